@@ -1,1 +1,29 @@
-//! model.
+//! Records: what the catalog and the configuration consist of, in Consul's public JSON, with defaults and validation.
+
+pub mod chain;
+mod check;
+mod config_entry;
+pub mod decode;
+mod definition;
+mod duration;
+mod endpoint;
+mod ids;
+mod intention;
+mod node;
+mod proxy;
+mod service;
+
+pub use check::{CheckDefinition, CheckStatus, HealthCheck};
+pub use config_entry::*;
+pub use decode::{Decode, Opaque, Place, Problem, Problems, Step, decode_document, record, words};
+pub use definition::{AgentCheck, ConnectDefinition, ServiceDefinition};
+pub use duration::GoDuration;
+pub use endpoint::{Endpoint, EndpointHealth};
+pub use ids::{NameKey, ProxyId, ProxySource, ServiceKind, UpstreamId};
+pub use intention::Intention;
+pub use node::{Locality, Node, TaggedAddress};
+pub use proxy::{
+    AccessLogs, EnvoyExtension, Expose, ExposePath, MeshGateway, MeshGatewayMode, MutualTlsMode,
+    ProxyConfig, ProxyMode, TransparentProxy, Upstream,
+};
+pub use service::{Connect, ServiceInstance, Weights};

@@ -1,0 +1,599 @@
+//! Reading records from a value tree.
+//!
+//! Every record is read the same way, whether it came from an HCL file, a JSON file or an HTTP body: keys match without
+//! regard to case and underscores (`MeshGateway`, `mesh_gateway`), unknown keys are problems, and reading goes on after
+//! a problem so that all of them are reported together, each with its place. The [`record!`](crate::model::record)
+//! macro derives a record's reader and its JSON form (Consul's public names) from one list of fields.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use smol_str::SmolStr;
+
+use crate::hcl::{Data, Member, Pos, Value};
+
+/// One step of a path into a document.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// A key of an object.
+    Key(String),
+    /// An item of a list, from 0.
+    Index(usize),
+}
+
+/// Where in a document the reader is; built on the stack, one frame a level.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    parent: Option<&'a Place<'a>>,
+    step: Option<StepRef<'a>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum StepRef<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+impl<'a> Place<'a> {
+    /// The top of a document.
+    pub const ROOT: Place<'static> = Place {
+        parent: None,
+        step: None,
+    };
+
+    /// The place of a key below this one.
+    #[must_use]
+    pub const fn key(&'a self, key: &'a str) -> Place<'a> {
+        Place {
+            parent: Some(self),
+            step: Some(StepRef::Key(key)),
+        }
+    }
+
+    /// The place of a list item below this one.
+    #[must_use]
+    pub const fn index(&'a self, index: usize) -> Place<'a> {
+        Place {
+            parent: Some(self),
+            step: Some(StepRef::Index(index)),
+        }
+    }
+
+    /// The steps from the top to here.
+    #[must_use]
+    pub fn path(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let mut place = Some(self);
+        while let Some(at) = place {
+            match at.step {
+                Some(StepRef::Key(key)) => steps.push(Step::Key(key.to_owned())),
+                Some(StepRef::Index(index)) => steps.push(Step::Index(index)),
+                None => {}
+            }
+            place = at.parent;
+        }
+        steps.reverse();
+        steps
+    }
+}
+
+/// Something wrong with a record, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The path from the top of the document.
+    pub path: Vec<Step>,
+    /// Line and column, when the record came from a text.
+    pub pos: Option<Pos>,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, step) in self.path.iter().enumerate() {
+            match step {
+                Step::Key(key) if i == 0 => write!(f, "{key}")?,
+                Step::Key(key) => write!(f, ".{key}")?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        if self.path.is_empty() {
+            write!(f, "{}", self.message)
+        } else {
+            write!(f, ": {}", self.message)
+        }
+    }
+}
+
+/// All that was found while reading and checking one document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Problems {
+    /// Reasons to refuse the document.
+    pub errors: Vec<Problem>,
+    /// What has no effect here, or looks like a mistake; the document is accepted.
+    pub warnings: Vec<Problem>,
+}
+
+impl Problems {
+    /// Notes a reason to refuse the document.
+    pub fn error(&mut self, at: &Place<'_>, message: impl Into<String>) {
+        self.errors.push(Problem {
+            path: at.path(),
+            pos: None,
+            message: message.into(),
+        });
+    }
+
+    /// Notes something to tell the author without refusing the document.
+    pub fn warning(&mut self, at: &Place<'_>, message: impl Into<String>) {
+        self.warnings.push(Problem {
+            path: at.path(),
+            pos: None,
+            message: message.into(),
+        });
+    }
+
+    /// Whether the document is acceptable.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// Fills in line and column of every problem from the document's tree. A path that the tree doesn't have (a key
+    /// that is missing) gets the place of its nearest parent.
+    pub fn locate(&mut self, document: &Value) {
+        for problem in self.errors.iter_mut().chain(&mut self.warnings) {
+            problem.pos = Some(locate(document, &problem.path));
+        }
+    }
+
+    /// The errors, one a line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.errors
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}
+
+fn locate(document: &Value, path: &[Step]) -> Pos {
+    let mut at = document;
+    let mut pos = document.pos;
+    for step in path {
+        // A single object may stand where a list is wanted, and the reverse.
+        let next = match (step, &at.data) {
+            (Step::Index(index), Data::List(items)) => items.get(*index).map(|v| (v, v.pos)),
+            (Step::Index(_), _) => Some((at, pos)),
+            (Step::Key(key), data) => {
+                let data = match data {
+                    Data::List(items) if items.len() == 1 => &items[0].data,
+                    other => other,
+                };
+                match data {
+                    Data::Object(members) => members
+                        .iter()
+                        .find(|m| same_key(&m.key, key))
+                        .map(|m| (&m.value, m.pos)),
+                    _ => None,
+                }
+            }
+        };
+        match next {
+            Some((value, place)) => {
+                at = value;
+                pos = place;
+            }
+            None => break,
+        }
+    }
+    pos
+}
+
+/// Whether two spellings name the same key: case and underscores don't count (store.md, head: naming).
+#[must_use]
+pub fn same_key(a: &str, b: &str) -> bool {
+    let letters = |s: &'_ str| {
+        s.bytes()
+            .filter(|c| *c != b'_')
+            .map(|c| c.to_ascii_lowercase())
+            .collect::<Vec<_>>()
+    };
+    a == b || letters(a) == letters(b)
+}
+
+/// A type that can be read from a value tree.
+pub trait Decode: Sized {
+    /// Reads a value. On a problem it is noted and `None` returned, or the readable rest.
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self>;
+}
+
+/// Reads a whole document as one record and locates its problems in it.
+///
+/// # Errors
+/// All problems, if there is an error among them.
+pub fn decode_document<T: Decode>(document: &Value) -> Result<(T, Problems), Problems> {
+    let mut problems = Problems::default();
+    let record = T::decode(document, &Place::ROOT, &mut problems);
+    problems.locate(document);
+    match record {
+        Some(record) if problems.is_ok() => Ok((record, problems)),
+        _ => Err(problems),
+    }
+}
+
+fn wrong_kind(wanted: &str, value: &Value, at: &Place<'_>, problems: &mut Problems) {
+    problems.error(at, format!("must be {wanted}, not {}", value.kind()));
+}
+
+impl Decode for String {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        match &value.data {
+            Data::String(s) => Some(s.clone()),
+            _ => {
+                wrong_kind("a string", value, at, problems);
+                None
+            }
+        }
+    }
+}
+
+impl Decode for SmolStr {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        String::decode(value, at, problems).map(Self::from)
+    }
+}
+
+impl Decode for bool {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        match &value.data {
+            Data::Bool(b) => Some(*b),
+            _ => {
+                wrong_kind("true or false", value, at, problems);
+                None
+            }
+        }
+    }
+}
+
+macro_rules! decode_integer {
+    ($($t:ty),*) => {$(
+        impl Decode for $t {
+            fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+                #[allow(clippy::cast_possible_truncation, reason = "the fraction is checked to be zero")]
+                let whole = match value.data {
+                    Data::Int(i) => Some(i),
+                    Data::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => Some(f as i64),
+                    _ => None,
+                };
+                let Some(whole) = whole else {
+                    wrong_kind("a whole number", value, at, problems);
+                    return None;
+                };
+                let number = <$t>::try_from(whole).ok();
+                if number.is_none() {
+                    problems.error(at, format!("{whole} is out of range ({} to {})", <$t>::MIN, <$t>::MAX));
+                }
+                number
+            }
+        }
+    )*};
+}
+decode_integer!(i32, i64, u16, u32, u64);
+
+impl Decode for f32 {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_precision_loss,
+            reason = "weights are given in hundredths"
+        )]
+        match value.data {
+            Data::Int(i) => Some(i as Self),
+            Data::Float(f) => Some(f as Self),
+            _ => {
+                wrong_kind("a number", value, at, problems);
+                None
+            }
+        }
+    }
+}
+
+impl<T: Decode> Decode for Option<T> {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        match value.data {
+            Data::Null => Some(None),
+            _ => T::decode(value, at, problems).map(Some),
+        }
+    }
+}
+
+impl<T: Decode> Decode for Box<T> {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        T::decode(value, at, problems).map(Self::new)
+    }
+}
+
+impl<T: Decode> Decode for Vec<T> {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        match &value.data {
+            Data::List(items) => Some(
+                items
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(i, item)| T::decode(item, &at.index(i), problems))
+                    .collect(),
+            ),
+            // A block that occurs once in HCL stands for a list of one.
+            Data::Object(_) => Some(
+                T::decode(value, &at.index(0), problems)
+                    .into_iter()
+                    .collect(),
+            ),
+            _ => {
+                wrong_kind("a list", value, at, problems);
+                None
+            }
+        }
+    }
+}
+
+impl<T: Decode> Decode for BTreeMap<String, T> {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        let members = members_of(value, at, problems)?;
+        Some(
+            members
+                .iter()
+                .filter(|m| m.value.data != Data::Null)
+                .filter_map(|m| {
+                    Some((
+                        m.key.clone(),
+                        T::decode(&m.value, &at.key(&m.key), problems)?,
+                    ))
+                })
+                .collect(),
+        )
+    }
+}
+
+/// A free-form map: keys and values are kept as written.
+pub type Opaque = serde_json::Map<String, serde_json::Value>;
+
+impl Decode for Opaque {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        let members = members_of(value, at, problems)?;
+        Some(
+            members
+                .iter()
+                .map(|m| (m.key.clone(), m.value.to_json()))
+                .collect(),
+        )
+    }
+}
+
+impl Decode for serde_json::Value {
+    fn decode(value: &Value, _at: &Place<'_>, _problems: &mut Problems) -> Option<Self> {
+        Some(value.to_json())
+    }
+}
+
+/// The members of an object, or of a list of one object.
+pub fn members_of<'v>(
+    value: &'v Value,
+    at: &Place<'_>,
+    problems: &mut Problems,
+) -> Option<&'v [Member]> {
+    match &value.data {
+        Data::Object(members) => Some(members),
+        Data::List(items) => match items.as_slice() {
+            [] => Some(&[]),
+            [
+                Value {
+                    data: Data::Object(members),
+                    ..
+                },
+            ] => Some(members),
+            _ => {
+                problems.error(
+                    at,
+                    "must be one object, not a list; is the block given twice?",
+                );
+                None
+            }
+        },
+        _ => {
+            wrong_kind("an object", value, at, problems);
+            None
+        }
+    }
+}
+
+/// Reads one field of a record; used by the [`record!`](crate::model::record) macro.
+pub fn decode_field<T: Decode>(
+    into: &mut T,
+    value: &Value,
+    at: &Place<'_>,
+    problems: &mut Problems,
+) {
+    if value.data == Data::Null {
+        return;
+    }
+    if let Some(read) = T::decode(value, at, problems) {
+        *into = read;
+    }
+}
+
+/// Notes a key that a record doesn't have, naming the nearest one it has.
+pub fn unknown_key(key: &str, known: &[&str], at: &Place<'_>, problems: &mut Problems) {
+    let nearest = known.iter().map(|k| (distance(key, k), *k)).min();
+    let message = match nearest {
+        Some((d, name)) if d <= 3 => format!("unknown key; did you mean {name}?"),
+        _ => "unknown key; remove it".to_owned(),
+    };
+    problems.error(&at.key(key), message);
+}
+
+/// Edit distance of two keys without regard to case and underscores.
+fn distance(a: &str, b: &str) -> usize {
+    let letters = |s: &str| {
+        s.chars()
+            .filter(|c| *c != '_')
+            .flat_map(char::to_lowercase)
+            .take(64)
+            .collect::<Vec<_>>()
+    };
+    let (a, b) = (letters(a), letters(b));
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let cost = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Whether a value is its type's default; such fields are left out of JSON.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Defines a record: a struct whose fields have public JSON names, with its reader and its JSON form.
+///
+/// `field: Type = "JsonName",` leaves the field out of JSON when it has its default; `field: Type = "JsonName" always,`
+/// writes it always. Keys in `ignored [...]` are read and dropped in silence (row indexes and the like); keys in `without_effect [...]` are
+/// known to Consul but do nothing here, which a warning says.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! record {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $( $(#[$field_meta:meta])* $field:ident : $ty:ty = $json:literal $($always:ident)? , )*
+        }
+        $( ignored [ $($ignored:literal),* $(,)? ] )?
+        $( without_effect [ $($idle:literal),* $(,)? ] )?
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct $name {
+            $( $(#[$field_meta])* pub $field: $ty, )*
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeMap as _;
+                let mut map = serializer.serialize_map(None)?;
+                $(
+                    let always = false $( || stringify!($always) == "always" )?;
+                    if always || !$crate::model::decode::is_default(&self.$field) {
+                        map.serialize_entry($json, &self.$field)?;
+                    }
+                )*
+                map.end()
+            }
+        }
+
+        impl $crate::model::decode::Decode for $name {
+            fn decode(
+                value: &$crate::hcl::Value,
+                at: &$crate::model::decode::Place<'_>,
+                problems: &mut $crate::model::decode::Problems,
+            ) -> Option<Self> {
+                const KEYS: &[&str] = &[$($json),*];
+                const IGNORED: &[&str] = &[$($($ignored),*)?];
+                const IDLE: &[&str] = &[$($($idle),*)?];
+                let members = $crate::model::decode::members_of(value, at, problems)?;
+                let mut record = Self::default();
+                for member in members {
+                    let same = |name: &&&str| $crate::model::decode::same_key(&member.key, name);
+                    match KEYS.iter().find(same) {
+                        // The CamelCase spelling wins over the other (store.md, head: naming).
+                        Some(name) if *name != member.key && members.iter().any(|m| m.key == **name) => {}
+                        $( Some(&$json) => $crate::model::decode::decode_field(
+                            &mut record.$field, &member.value, &at.key($json), problems,
+                        ), )*
+                        _ if IGNORED.iter().any(|name| same(&name)) => {}
+                        _ if IDLE.iter().any(|name| same(&name)) => {
+                            problems.warning(&at.key(&member.key), "has no effect here");
+                        }
+                        _ => $crate::model::decode::unknown_key(&member.key, KEYS, at, problems),
+                    }
+                }
+                Some(record)
+            }
+        }
+    };
+}
+pub use record;
+
+/// Defines an enum with fixed spellings, read without regard to case, with its JSON form. The first variant is the default.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! words {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $(#[$first_meta:meta])* $first:ident = $first_text:literal,
+            $( $(#[$variant_meta:meta])* $variant:ident = $text:literal, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name {
+            $(#[$first_meta])* #[default] $first,
+            $( $(#[$variant_meta])* $variant, )*
+        }
+
+        impl $name {
+            /// The spelling in records.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { Self::$first => $first_text, $( Self::$variant => $text, )* }
+            }
+
+            /// Reads a spelling, without regard to case.
+            #[must_use]
+            pub fn from_text(text: &str) -> Option<Self> {
+                match text.to_ascii_lowercase().as_str() {
+                    $first_text => Some(Self::$first),
+                    $( $text => Some(Self::$variant), )*
+                    _ => None,
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl $crate::model::decode::Decode for $name {
+            fn decode(
+                value: &$crate::hcl::Value,
+                at: &$crate::model::decode::Place<'_>,
+                problems: &mut $crate::model::decode::Problems,
+            ) -> Option<Self> {
+                let text = <String as $crate::model::decode::Decode>::decode(value, at, problems)?;
+                let read = Self::from_text(&text);
+                if read.is_none() {
+                    let all = [$first_text, $($text),*].iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
+                    problems.error(at, format!("{text:?} is not one of {all}"));
+                }
+                read
+            }
+        }
+    };
+}
+pub use words;
