@@ -1,5 +1,6 @@
 //! Records: what the catalog and the configuration consist of, in Consul's public JSON, with defaults and validation.
 
+mod certificate;
 pub mod chain;
 mod check;
 mod config_entry;
@@ -12,7 +13,12 @@ mod intention;
 mod node;
 mod proxy;
 mod service;
+mod service_config;
 
+pub use certificate::{
+    CaConfig, CaConfigError, CaRoot, CaRoots, CaRootsError, IssuedCert, LeafRequest,
+    LeafRequestError, LeafRequestFields, LeafSubject, PrivateKey, SpiffeId, SpiffeIdError,
+};
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
 pub use config_entry::*;
 pub use decode::{Decode, Opaque, Place, Problem, Problems, Step, decode_document, record, words};
@@ -27,3 +33,4 @@ pub use proxy::{
     ProxyConfig, ProxyMode, TransparentProxy, Upstream,
 };
 pub use service::{Connect, ServiceInstance, Weights};
+pub use service_config::{ResolvedServiceConfig, ResolvedUpstreamConfig};
