@@ -52,7 +52,7 @@ pub trait Views: Send + Sync + 'static {
     ///
     /// # Errors
     /// The stored records don't allow an answer; asked again when they change.
-    fn eval(&self, query: &Query, reader: &mut Reader<'_>) -> Result<Answer, QueryError>;
+    fn eval(&self, query: &Query, reader: &Reader<'_>) -> Result<Answer, QueryError>;
 }
 
 /// Where a query is answered.
