@@ -79,6 +79,13 @@ impl<T> Latest<T> {
         true
     }
 
+    /// Takes the value back: whoever hasn't read it won't. Whatever is being published when this is called is over when it
+    /// returns.
+    pub fn clear(&self) {
+        let old = self.inner.lock().value.take();
+        drop(old);
+    }
+
     /// Ends the cell: readers get what they haven't seen yet, then the end.
     pub fn end(&self) {
         let wakers = {
