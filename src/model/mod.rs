@@ -1,5 +1,6 @@
 //! Records: what the catalog and the configuration consist of, in Consul's public JSON, with defaults and validation.
 
+mod certificate;
 pub mod chain;
 mod check;
 mod config_entry;
@@ -13,6 +14,11 @@ mod node;
 mod proxy;
 mod service;
 
+pub(crate) use certificate::timestamp;
+pub use certificate::{
+    CaConfig, CaConfigError, CaRoot, CaRoots, CaRootsError, IssuedCert, LeafRequest,
+    LeafRequestError, LeafRequestFields, LeafSubject, PrivateKey, SpiffeId, SpiffeIdError,
+};
 pub use check::{CheckDefinition, CheckStatus, HealthCheck};
 pub use config_entry::*;
 pub use decode::{Decode, Opaque, Place, Problem, Problems, Step, decode_document, record, words};
