@@ -1,6 +1,8 @@
 //! Durable back ends: what is kept of each commit, and what a store begins with.
 
-use crate::model::{ConfigEntry, EntryKey, HealthCheck, Node, ServiceInstance};
+use smol_str::SmolStr;
+
+use crate::model::{CaConfig, CaRoots, ConfigEntry, EntryKey, HealthCheck, Node, ServiceInstance};
 use crate::store::key::{CheckKey, InstanceKey, PeeredName};
 use crate::store::row::Row;
 
@@ -15,6 +17,12 @@ pub enum RowKey {
     Check(CheckKey),
     /// A config entry.
     Config(EntryKey),
+    /// The trust roots.
+    CaRoots,
+    /// The CA configuration.
+    CaConfig,
+    /// An opaque state.
+    State(SmolStr),
 }
 
 /// A row of any table, with its key.
@@ -33,6 +41,44 @@ pub enum AnyRow {
     Check(Row<HealthCheck>),
     /// A config entry.
     Config(Row<ConfigEntry>),
+    /// The trust roots.
+    CaRoots(Row<CaRoots>),
+    /// The CA configuration. May hold a private key, which its JSON leaves out: see `PrivateKey::expose_pem`.
+    CaConfig(Row<CaConfig>),
+    /// An opaque state.
+    State {
+        /// Its name.
+        name: SmolStr,
+        /// The state.
+        row: Row<OpaqueState>,
+    },
+}
+
+impl AnyRow {
+    /// The row's key.
+    #[must_use]
+    pub fn key(&self) -> RowKey {
+        match self {
+            Self::Node(row) => RowKey::Node(PeeredName::new(&row.peer_name, &row.node)),
+            Self::Service { node, row } => RowKey::Service(InstanceKey::new(node, &row.id)),
+            Self::Check(row) => RowKey::Check(CheckKey::of(row)),
+            Self::Config(row) => RowKey::Config(row.key()),
+            Self::CaRoots(_) => RowKey::CaRoots,
+            Self::CaConfig(_) => RowKey::CaConfig,
+            Self::State { name, .. } => RowKey::State(name.clone()),
+        }
+    }
+}
+
+/// Bytes that another part of the program keeps with the records, in one commit with them: the authority's state, the
+/// hashes of files. They may be secret, so `{:?}` shows only how many there are, and there is no JSON form.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OpaqueState(pub Vec<u8>);
+
+impl std::fmt::Debug for OpaqueState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpaqueState({} bytes)", self.0.len())
+    }
 }
 
 /// What one commit changed.
@@ -49,7 +95,7 @@ pub struct CommitRecord {
 pub struct Image {
     /// The store index.
     pub index: u64,
-    /// The rows: nodes, then instances, checks and config entries, each by key.
+    /// The rows, by table (in the order of [`RowKey`]) and key.
     pub rows: Vec<AnyRow>,
 }
 

@@ -299,6 +299,12 @@ fn run_op(draft: &mut Draft, op: Op, problems: &mut Problems) -> bool {
             return problems.note("Config", result).unwrap_or(true);
         }
         Op::DeleteConfig { key, cas } => return draft.remove_config(&key, cas),
+        Op::SetCaRoots { roots, cas } => {
+            let result = draft.put_ca_roots(*roots, cas);
+            return problems.note("CaRoots", result).unwrap_or(true);
+        }
+        Op::SetCaConfig { config, cas } => return draft.put_ca_config(*config, cas),
+        Op::SetState { name, state } => draft.put_state(name, state),
     }
     true
 }

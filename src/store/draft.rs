@@ -93,6 +93,9 @@ impl Draft {
             }
             AnyRow::Check(row) => self.store_check(row.clone()),
             AnyRow::Config(row) => self.store_config(row.clone()),
+            AnyRow::CaRoots(row) => self.tables.ca_roots = Some(row.clone()),
+            AnyRow::CaConfig(row) => self.tables.ca_config = Some(row.clone()),
+            AnyRow::State { name, row } => self.tables.states.insert_mut(name.clone(), row.clone()),
         }
     }
 }
@@ -387,7 +390,7 @@ impl Draft {
             }
         }
         self.fill_in(&mut check);
-        let key = check_key(&check);
+        let key = CheckKey::of(&check);
         let owner = self.check_owner(&node, &key.check_id);
         let before = owner.as_ref().and_then(|key| self.tables.checks.get(key));
         if before.is_some_and(|row| *row.value == check) {
@@ -458,7 +461,7 @@ impl Draft {
     }
 
     fn store_check(&mut self, row: Row<HealthCheck>) {
-        let key = check_key(&row);
+        let key = CheckKey::of(&row);
         if let Some(before) = self.tables.checks.get(&key)
             && before.status != row.status
         {
@@ -589,14 +592,6 @@ fn labels(key: &InstanceKey, row: &ServiceInstance) -> BTreeSet<(NameKey, SmolSt
         .iter()
         .map(|tag| (name.clone(), SmolStr::from(tag)))
         .collect()
-}
-
-fn check_key(check: &HealthCheck) -> CheckKey {
-    CheckKey {
-        node: PeeredName::new(&check.peer_name, &check.node),
-        service_id: NameKey::new(&check.service_id),
-        check_id: NameKey::new(&check.check_id),
-    }
 }
 
 /// store.md 1.2: `Passing` at least 1, `Warning` at least 0, both at most 65535.

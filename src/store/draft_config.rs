@@ -1,9 +1,11 @@
-//! Config entries in a [`Draft`]: the table, and the indexes of links and sources.
+//! Configuration in a [`Draft`]: config entries with their indexes of links and sources, CA records, opaque states.
 
 use std::collections::BTreeSet;
 
-use crate::model::{ConfigEntry, EntryKey, NameKey};
-use crate::store::backend::RowKey;
+use smol_str::SmolStr;
+
+use crate::model::{CaConfig, CaRoots, ConfigEntry, EntryKey, NameKey};
+use crate::store::backend::{OpaqueState, RowKey};
 use crate::store::draft::Draft;
 use crate::store::key::{Key, NameSet, PeeredName};
 use crate::store::row::Row;
@@ -96,7 +98,67 @@ impl Draft {
     }
 }
 
-fn expected(before: Option<&Row<ConfigEntry>>, cas: Option<u64>) -> bool {
+// Certificate authority and opaque states.
+impl Draft {
+    /// Writes the set of trust roots (store.md 4.1), and the row indexes of those that are new or changed. False if the
+    /// stored set's row index isn't the expected one.
+    pub fn put_ca_roots(&mut self, mut roots: CaRoots, cas: Option<u64>) -> Result<bool, String> {
+        roots.validate().map_err(|problem| problem.to_string())?;
+        let before = self.tables.ca_roots.as_ref();
+        if !expected(before, cas) {
+            return Ok(false);
+        }
+        for root in &mut roots.roots {
+            let old = before.and_then(|set| set.roots.iter().find(|old| old.id == root.id));
+            root.create_index = old.map_or(self.tables.index, |old| old.create_index);
+            root.modify_index = old.map_or(self.tables.index, |old| old.modify_index);
+            if old.is_some_and(|old| *old != *root) {
+                root.modify_index = self.tables.index;
+            }
+        }
+        if before.is_none_or(|row| *row.value != roots) {
+            self.tables.ca_roots = Some(Row::next(roots, before, self.tables.index));
+            self.change(Key::CaRoots);
+            self.touch(RowKey::CaRoots);
+        }
+        Ok(true)
+    }
+
+    /// Writes the CA configuration. False if the stored row's index isn't the expected one.
+    pub fn put_ca_config(&mut self, config: CaConfig, cas: Option<u64>) -> bool {
+        let before = self.tables.ca_config.as_ref();
+        if !expected(before, cas) {
+            return false;
+        }
+        if before.is_none_or(|row| *row.value != config) {
+            self.tables.ca_config = Some(Row::next(config, before, self.tables.index));
+            self.change(Key::CaConfig);
+            self.touch(RowKey::CaConfig);
+        }
+        true
+    }
+
+    /// Writes or removes an opaque state.
+    pub fn put_state(&mut self, name: SmolStr, state: Option<OpaqueState>) {
+        let before = self.tables.states.get(&name);
+        if before.map(|row| &*row.value) == state.as_ref() {
+            return;
+        }
+        match state {
+            Some(state) => {
+                let row = Row::next(state, before, self.tables.index);
+                self.tables.states.insert_mut(name.clone(), row);
+            }
+            None => {
+                self.tables.states.remove_mut(&name);
+            }
+        }
+        self.change(Key::State(name.clone()));
+        self.touch(RowKey::State(name));
+    }
+}
+
+fn expected<T>(before: Option<&Row<T>>, cas: Option<u64>) -> bool {
     cas.is_none_or(|index| before.map_or(0, |row| row.modify_index) == index)
 }
 

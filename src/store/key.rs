@@ -4,7 +4,7 @@ use std::fmt;
 
 use smol_str::SmolStr;
 
-use crate::model::{CheckStatus, EntryKey, EntryKind, NameKey, ServiceKind};
+use crate::model::{CheckStatus, EntryKey, EntryKind, HealthCheck, NameKey, ServiceKind};
 
 /// A node's or service's name together with the peer that it was imported from; an empty peer is the local catalog.
 ///
@@ -129,6 +129,16 @@ pub struct CheckKey {
 }
 
 impl CheckKey {
+    /// The key of a check.
+    #[must_use]
+    pub fn of(check: &HealthCheck) -> Self {
+        Self {
+            node: PeeredName::new(&check.peer_name, &check.node),
+            service_id: NameKey::new(&check.service_id),
+            check_id: NameKey::new(&check.check_id),
+        }
+    }
+
     /// The instance that it checks; none for a check of the node.
     #[must_use]
     pub fn instance(&self) -> Option<InstanceKey> {
@@ -208,6 +218,12 @@ pub enum Key {
     Links(NameKey),
     /// Which destinations have intentions for a source.
     IntentionSource(PeeredName),
+    /// The trust roots.
+    CaRoots,
+    /// The CA configuration.
+    CaConfig,
+    /// An opaque state.
+    State(SmolStr),
 }
 
 /// How many classes of keys [`Key::class`] tells apart.
@@ -233,7 +249,10 @@ impl Key {
             | Self::ServiceTags
             | Self::AllChecks
             | Self::ChecksInState(_)
-            | Self::ConfigKind(_) => None,
+            | Self::ConfigKind(_)
+            | Self::CaRoots
+            | Self::CaConfig
+            | Self::State(_) => None,
         }
     }
 }

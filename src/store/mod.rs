@@ -47,7 +47,9 @@ mod wait;
 #[cfg(test)]
 mod tests;
 
-pub use backend::{AnyRow, Backend, BackendError, CommitRecord, Image, MemoryBackend, RowKey};
+pub use backend::{
+    AnyRow, Backend, BackendError, CommitRecord, Image, MemoryBackend, OpaqueState, RowKey,
+};
 pub use catalog::Store;
 pub use feed::{ChangeFeed, Changes};
 pub use key::{CheckKey, InstanceKey, Key, NameSet, PeeredName};

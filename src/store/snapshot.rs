@@ -7,9 +7,10 @@ use smol_str::SmolStr;
 use triomphe::Arc;
 
 use crate::model::{
-    CheckStatus, ConfigEntry, EntryKey, EntryKind, HealthCheck, Intention, NameKey, Node,
-    ServiceInstance, ServiceKind,
+    CaConfig, CaRoots, CheckStatus, ConfigEntry, EntryKey, EntryKind, HealthCheck, Intention,
+    NameKey, Node, ServiceInstance, ServiceKind,
 };
+use crate::store::backend::OpaqueState;
 use crate::store::intentions;
 use crate::store::key::{CheckKey, InstanceKey, Key, NameSet, PeeredName};
 use crate::store::row::Row;
@@ -332,6 +333,26 @@ impl<'a> Reader<'a> {
         let destinations = self.tables().destinations_of(&source).cloned().collect();
         self.saw(Key::IntentionSource(source));
         destinations
+    }
+
+    /// The trust roots; none before the authority's first start (store.md 4.1).
+    pub fn ca_roots(&self) -> Option<&'a Row<CaRoots>> {
+        self.saw(Key::CaRoots);
+        self.tables().ca_roots.as_ref()
+    }
+
+    /// The CA configuration.
+    pub fn ca_config(&self) -> Option<&'a Row<CaConfig>> {
+        self.saw(Key::CaConfig);
+        self.tables().ca_config.as_ref()
+    }
+
+    /// An opaque state.
+    pub fn state(&self, name: &str) -> Option<&'a Row<OpaqueState>> {
+        let name = SmolStr::from(name);
+        let row = self.tables().states.get(&name);
+        self.saw(Key::State(name));
+        row
     }
 
     fn tables(&self) -> &'a Tables {

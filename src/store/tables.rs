@@ -10,9 +10,10 @@ use rpds::{HashTrieMap, RedBlackTreeMap};
 use smol_str::SmolStr;
 
 use crate::model::{
-    CheckStatus, ConfigEntry, EntryKey, HealthCheck, NameKey, Node, ServiceInstance, ServiceKind,
+    CaConfig, CaRoots, CheckStatus, ConfigEntry, EntryKey, HealthCheck, NameKey, Node,
+    ServiceInstance, ServiceKind,
 };
-use crate::store::backend::{AnyRow, Image, RowKey};
+use crate::store::backend::{AnyRow, Image, OpaqueState, RowKey};
 use crate::store::key::{CLASSES, CheckKey, InstanceKey, Key, NameSet, PeeredName};
 use crate::store::row::Row;
 
@@ -52,6 +53,11 @@ pub(super) struct Tables {
     pub links: Tree<(NameKey, EntryKey), ()>,
     /// Source -> destinations whose intentions name it.
     pub sources: Tree<(PeeredName, NameKey), ()>,
+
+    pub ca_roots: Option<Row<CaRoots>>,
+    pub ca_config: Option<Row<CaConfig>>,
+    /// Opaque states of other parts, by name.
+    pub states: Tree<SmolStr, Row<OpaqueState>>,
 
     /// Store index of the last change of each key that something is stored under.
     pub key_indexes: Map<Key, u64>,
@@ -103,7 +109,10 @@ impl Tables {
             | Key::ServiceTags
             | Key::AllChecks
             | Key::ChecksInState(_)
-            | Key::ConfigKind(_) => true,
+            | Key::ConfigKind(_)
+            | Key::CaRoots
+            | Key::CaConfig
+            | Key::State(_) => true,
         }
     }
 
@@ -117,6 +126,12 @@ impl Tables {
             },
             RowKey::Check(key) => AnyRow::Check(self.checks.get(key)?.clone()),
             RowKey::Config(key) => AnyRow::Config(self.config.get(key)?.clone()),
+            RowKey::CaRoots => AnyRow::CaRoots(self.ca_roots.clone()?),
+            RowKey::CaConfig => AnyRow::CaConfig(self.ca_config.clone()?),
+            RowKey::State(name) => AnyRow::State {
+                name: name.clone(),
+                row: self.states.get(name)?.clone(),
+            },
         })
     }
 
@@ -129,9 +144,17 @@ impl Tables {
         });
         let checks = self.checks.values().cloned().map(AnyRow::Check);
         let config = self.config.values().cloned().map(AnyRow::Config);
+        let roots = self.ca_roots.clone().map(AnyRow::CaRoots);
+        let ca_config = self.ca_config.clone().map(AnyRow::CaConfig);
+        let states = self.states.iter().map(|(name, row)| AnyRow::State {
+            name: name.clone(),
+            row: row.clone(),
+        });
+        let records = nodes.chain(instances).chain(checks).chain(config);
+        let settings = roots.into_iter().chain(ca_config).chain(states);
         Image {
             index: self.index,
-            rows: nodes.chain(instances).chain(checks).chain(config).collect(),
+            rows: records.chain(settings).collect(),
         }
     }
 
@@ -219,11 +242,11 @@ pub(super) fn instances_under<'a>(
 }
 
 /// The rows from a key on, as long as their keys belong.
-pub(super) fn scan<'a, K: Ord, V>(
-    tree: &'a Tree<K, V>,
+pub(super) fn scan<K: Ord, V>(
+    tree: &Tree<K, V>,
     from: RangeFrom<K>,
     belongs: impl Fn(&K) -> bool,
-) -> impl Iterator<Item = (&'a K, &'a V)> {
+) -> impl Iterator<Item = (&K, &V)> {
     tree.range(from).take_while(move |(key, _)| belongs(key))
 }
 

@@ -2,8 +2,12 @@
 
 use std::fmt;
 
-use crate::model::{ConfigEntry, EntryKey, HealthCheck, NameKey, Node, ServiceInstance};
-use crate::store::backend::BackendError;
+use smol_str::SmolStr;
+
+use crate::model::{
+    CaConfig, CaRoots, ConfigEntry, EntryKey, HealthCheck, NameKey, Node, ServiceInstance,
+};
+use crate::store::backend::{BackendError, OpaqueState};
 use crate::store::key::PeeredName;
 use crate::store::snapshot::StoreSnapshot;
 
@@ -75,6 +79,27 @@ pub enum Op {
         key: EntryKey,
         /// If given, the row index that the stored entry must have.
         cas: Option<u64>,
+    },
+    /// Writes the set of trust roots (store.md 4.1). The store stamps the roots' row indexes.
+    SetCaRoots {
+        /// All roots.
+        roots: Box<CaRoots>,
+        /// If given, the row index that the stored set must have; 0 means that there must be none.
+        cas: Option<u64>,
+    },
+    /// Writes the CA configuration.
+    SetCaConfig {
+        /// The configuration.
+        config: Box<CaConfig>,
+        /// If given, the row index that the stored configuration must have; 0 means that there must be none.
+        cas: Option<u64>,
+    },
+    /// Writes or removes (`None`) an opaque state.
+    SetState {
+        /// Its name.
+        name: SmolStr,
+        /// The bytes.
+        state: Option<OpaqueState>,
     },
 }
 
