@@ -15,6 +15,7 @@ mod proxy;
 mod service;
 mod service_config;
 
+pub(crate) use certificate::timestamp;
 pub use certificate::{
     CaConfig, CaConfigError, CaRoot, CaRoots, CaRootsError, IssuedCert, LeafRequest,
     LeafRequestError, LeafRequestFields, LeafSubject, PrivateKey, SpiffeId, SpiffeIdError,
