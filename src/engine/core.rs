@@ -153,11 +153,11 @@ impl Core {
     /// Puts a token of the state into a lane, unless one is there. A state that waits in the bulk lane moves ahead when
     /// a fast reason comes.
     pub fn put(&self, entry: &Arc<Entry>, schedule: &mut super::registry::Schedule, bulk: bool) {
-        let (flag, lane): (_, fn(&Lanes) -> &Sender<Arc<Entry>>) =
-            if bulk { (&mut schedule.in_bulk, |l| &l.bulk) } else { (&mut schedule.in_fast, |l| &l.fast) };
-        if *flag || (bulk && schedule.in_fast) {
+        if schedule.in_fast || (bulk && schedule.in_bulk) {
             return;
         }
+        let (flag, lane): (_, fn(&Lanes) -> &Sender<Arc<Entry>>) =
+            if bulk { (&mut schedule.in_bulk, |l| &l.bulk) } else { (&mut schedule.in_fast, |l| &l.fast) };
         // The lanes have no bound, so sending doesn't block; they hold at most one token of a state each.
         if let Some(lanes) = &*self.lanes.read() {
             *flag = lane(lanes).send(entry.clone()).is_ok();

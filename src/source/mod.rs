@@ -12,6 +12,7 @@
 mod answer;
 mod feed;
 mod query;
+mod service_config;
 
 use std::fmt;
 
@@ -20,6 +21,8 @@ use crate::store::Reader;
 pub use answer::Answer;
 pub use feed::{Feed, FeedSink, SubscriptionId};
 pub use query::{AuthScope, ChainQuery, EndpointsQuery, Query, QueryId, QueryKey, ServiceConfigQuery};
+pub(crate) use service_config::find_setting;
+pub use service_config::{ResolveInput, protocol_of, resolve};
 
 /// Why a query has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
