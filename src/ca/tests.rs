@@ -1,11 +1,14 @@
-//! Tests of the authority. Chains are judged by an independent verifier (webpki).
+//! Tests of the authority. Chains are judged by an independent verifier (webpki). `testdata` holds a root whose key is
+//! public knowledge.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::FromDer;
 
 use super::root::{parse_certificate, pem_to_der, root_id};
 use super::*;
@@ -43,6 +46,7 @@ pub(super) fn verifies(chain_pem: &str, root: &CaRoot, now: SystemTime) -> bool 
         webpki::ring::ECDSA_P384_SHA384,
         webpki::ring::ECDSA_P256_SHA384,
         webpki::ring::ECDSA_P384_SHA256,
+        webpki::ring::RSA_PKCS1_2048_8192_SHA256,
     ];
     [
         webpki::KeyUsage::server_auth(),
@@ -394,14 +398,31 @@ fn store_131_a_forged_request_is_refused() {
     let clock = Arc::new(TestClock::new());
     let ca = authority(&clock);
     let web = format!("spiffe://{}/ns/default/dc/dc1/svc/web", ca.trust_domain());
-    let pem = request_pem(vec![uri(&web)]);
-    let mut der = pem_to_der(&pem, "CERTIFICATE REQUEST").unwrap();
-    let place = der.windows(3).position(|window| window == b"web").unwrap();
-    der[place] = b'x';
-    let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, der);
-    let forged =
-        format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n");
-    let error = ca.sign_request(&forged).unwrap_err();
+    let der = pem_to_der(&request_pem(vec![uri(&web)]), "CERTIFICATE REQUEST").unwrap();
+    let sign = |der: &[u8]| {
+        let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, der);
+        ca.sign_request(&format!(
+            "-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n"
+        ))
+    };
+    assert!(sign(&der).is_ok());
+    let (_, parsed) = X509CertificationRequest::from_der(&der).unwrap();
+    let signed_part = parsed.certification_request_info.raw;
+    let start = der
+        .windows(signed_part.len())
+        .position(|window| window == signed_part);
+    let signed = start.unwrap()..start.unwrap() + signed_part.len();
+    for place in 0..der.len() {
+        let mut forged = der.clone();
+        forged[place] ^= 1;
+        let result = sign(&forged);
+        assert!(result.is_err() || !signed.contains(&place), "byte {place}");
+        assert!(sign(&der[..place]).is_err());
+    }
+    let name = der.windows(3).position(|window| window == b"web").unwrap();
+    let mut forged = der;
+    forged[name] = b'x';
+    let error = sign(&forged).unwrap_err();
     assert!(error.to_string().contains("signature"), "{error}");
 }
 
@@ -608,6 +629,50 @@ fn an_ec_key_in_sec_1_form_is_read() {
     assert_eq!(
         from_sec1.active_signing_key_id(),
         from_pkcs8.active_signing_key_id()
+    );
+}
+
+#[test]
+fn an_own_rsa_root_signs_and_is_bridged() {
+    let clock = Arc::new(TestClock::new());
+    let own = (
+        include_str!("testdata/rsa_root.pem").to_owned(),
+        PrivateKey::from_pem(include_str!("testdata/rsa_root_for_tests_only.key")),
+    );
+    let ca = authority_with(&clock, own_config(&own));
+    let root = ca.roots().active().unwrap().clone();
+    assert_eq!(
+        (root.private_key_type.as_str(), root.private_key_bits),
+        ("rsa", 2048)
+    );
+    for ca in [&ca, &restart(&ca, &clock)] {
+        let leaf = ca.issue(&LeafRequest::for_service("web")).unwrap();
+        assert!(verifies(&leaf.cert_pem, &root, clock.now()));
+    }
+    ca.update_config(CaConfig::default()).unwrap();
+    let leaf = ca.issue(&LeafRequest::for_service("web")).unwrap();
+    assert!(verifies(&leaf.cert_pem, &root, clock.now()));
+}
+
+#[test]
+fn an_own_key_without_certificate_gets_one_and_may_be_renewed() {
+    let clock = Arc::new(TestClock::new());
+    let config = CaConfig {
+        private_key: Some(own_root(&clock, None).1),
+        ..CaConfig::default()
+    };
+    let ca = authority_with(&clock, config);
+    let old = ca.roots().active().unwrap().clone();
+    let leaf = ca.issue(&LeafRequest::for_service("web")).unwrap();
+    clock.advance(HOUR);
+    let roots = ca.rotate().unwrap();
+    roots.validate().unwrap();
+    let new = roots.active().unwrap();
+    assert_eq!(new.signing_key_id, old.signing_key_id);
+    assert!(new.not_after > old.not_after && new.intermediate_certs.is_empty());
+    assert!(
+        verifies(&leaf.cert_pem, new, clock.now()),
+        "the same key: the same trust"
     );
 }
 
