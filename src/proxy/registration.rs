@@ -4,12 +4,12 @@ use smol_str::SmolStr;
 use triomphe::Arc;
 
 use crate::model::{GoDuration, ProxyId, ServiceInstance, Upstream, UpstreamId};
-use crate::proxy::merge::merge_central_config;
+use crate::proxy::merge::{central_config_query, merge_central_config};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::Asker;
 use crate::proxy::ProxySettings;
 use crate::snapshot::{Header, Part, PartRef, UpstreamSettings};
-use crate::source::{Answer, ChainQuery, Query, ServiceConfigQuery};
+use crate::source::{Answer, ChainQuery, Query};
 
 /// How a proxy is registered (decision E3).
 #[derive(Debug, Clone, PartialEq)]
@@ -63,12 +63,8 @@ pub(super) fn build(
             instance.clone()
         }
     };
-    let query = Query::ServiceConfig(ServiceConfigQuery {
-        service: SmolStr::from(instance.central_name()),
-        mode: instance.proxy.mode,
-        mesh_gateway: instance.proxy.mesh_gateway.mode,
-        upstreams: service_upstreams(&instance),
-    });
+    // Asked for the registration as it was given: a merged one would count what was filled in as its own.
+    let query = Query::ServiceConfig(central_config_query(&instance));
     let Answer::ServiceConfig(central) = asker.ask(&query)? else { return None };
     let mut merged = merge_central_config(&instance, &central);
     let definitions = std::mem::take(&mut merged.proxy.upstreams);
@@ -101,20 +97,6 @@ pub(super) fn build(
     upstreams.dedup_by(|a, b| a.id == b.id);
     upstreams.reverse();
     Some(Base { header, upstreams })
-}
-
-/// Peer and name of the upstreams that central configuration is asked for.
-fn service_upstreams(instance: &ServiceInstance) -> Vec<(SmolStr, SmolStr)> {
-    let mut all: Vec<_> = instance
-        .proxy
-        .upstreams
-        .iter()
-        .filter(|u| !u.is_prepared_query() && u.destination_name != "*")
-        .map(|u| (SmolStr::from(&u.destination_peer), SmolStr::from(&u.destination_name)))
-        .collect();
-    all.sort();
-    all.dedup();
-    all
 }
 
 fn plan(
