@@ -5,6 +5,7 @@ pub mod ca;
 pub mod chain;
 pub mod clock;
 pub mod config_source;
+pub mod embedded;
 pub mod engine;
 pub mod filter;
 pub mod hcl;
