@@ -77,8 +77,8 @@ pub(super) enum Verdict {
 struct Pending {
     nonce: SmolStr,
     items: Vec<(SmolStr, Content)>,
-    /// How many changes the response held, also those that the client has unsubscribed from since.
-    sent: usize,
+    /// Names among them that the client has unsubscribed from since: the answer says nothing about them.
+    dropped: BTreeSet<SmolStr>,
 }
 
 #[derive(Debug, Default)]
@@ -236,7 +236,11 @@ impl Delivery {
             }
             Some(error) => {
                 let reason = shortened(&error.message);
-                let names = pending.items.iter().map(|(name, _)| name.clone()).collect();
+                let items = pending.items.iter().map(|(name, _)| name);
+                let names = items
+                    .filter(|name| !pending.dropped.contains(*name))
+                    .cloned()
+                    .collect();
                 self.refused(pending, &reason);
                 Verdict::Refused { names, reason }
             }
@@ -245,6 +249,9 @@ impl Delivery {
 
     fn acked(&mut self, pending: Pending) {
         for (name, content) in pending.items {
+            if pending.dropped.contains(&name) {
+                continue;
+            }
             self.refusals.clear(&name);
             match content {
                 Some(version) => self.held.insert(name, version),
@@ -259,8 +266,11 @@ impl Delivery {
     fn refused(&mut self, pending: Pending, reason: &SmolStr) {
         self.plan = None;
         self.last_refusal = Some(reason.clone());
-        let alone = pending.sent == 1;
+        let alone = pending.items.len() == 1;
         for (name, content) in pending.items {
+            if pending.dropped.contains(&name) {
+                continue;
+            }
             if alone {
                 self.refusals.quarantine(name, content, reason.clone());
             } else {
@@ -285,6 +295,7 @@ impl Delivery {
     fn subscribe(&mut self, name: &str, first: bool) {
         self.plan = None;
         self.subscription.subscribe(name);
+        self.pick_up(name);
         // Asking again for what the client has got, or is about to get, means that it wants it once more (row 16).
         // The names in a first request are no second asking: those it holds are the ones it lists with versions.
         if name != ALL && !first {
@@ -312,8 +323,25 @@ impl Delivery {
         self.held.remove(name);
         self.resend.remove(name);
         self.refusals.clear(name);
-        if let Some(pending) = &mut self.pending {
-            pending.items.retain(|(item, _)| item != name);
+        if let Some(pending) = &mut self.pending
+            && pending.items.iter().any(|(item, _)| item == name)
+        {
+            pending.dropped.insert(SmolStr::new(name));
+        }
+    }
+
+    /// The client asks again for what it had unsubscribed from while that was on its way. It may get that response
+    /// before or after it asks, so it may come to hold what is in it, or not.
+    fn pick_up(&mut self, name: &str) {
+        let Some(pending) = &self.pending else {
+            return;
+        };
+        let picked_up = pending
+            .dropped
+            .iter()
+            .filter(|dropped| name == ALL || *dropped == name);
+        for name in picked_up {
+            self.held.entry(name.clone()).or_insert(UNKNOWN_VERSION);
         }
     }
 
@@ -330,7 +358,9 @@ impl Delivery {
         resend.retain(|name| subscription.covers(name));
         refusals.retain_suspects(|name| subscription.covers(name));
         if let Some(pending) = pending {
-            pending.items.retain(|(name, _)| subscription.covers(name));
+            let names = pending.items.iter().map(|(name, _)| name);
+            let dropped = names.filter(|name| !subscription.covers(name)).cloned();
+            pending.dropped.extend(dropped);
         }
     }
 
@@ -341,6 +371,7 @@ impl Delivery {
                 .items
                 .iter()
                 .any(|(item, content)| item == name && content.is_some())
+                && !pending.dropped.contains(name)
         });
         if (coming || self.held.contains_key(name)) && self.resend.insert(SmolStr::new(name)) {
             self.plan = None;
@@ -401,8 +432,8 @@ impl Delivery {
         }
         self.pending = Some(Pending {
             nonce,
-            sent: items.len(),
             items,
+            dropped: BTreeSet::new(),
         });
     }
 

@@ -301,3 +301,7 @@ impl DeltaStream {
         &mut self.types[kind.slot()]
     }
 }
+
+#[cfg(test)]
+#[path = "delta_property_tests.rs"]
+mod property_tests;

@@ -149,7 +149,7 @@ mod tests {
         let sent = DeltaResponse {
             kind: ResourceType::Cluster,
             nonce: "0000002a".into(),
-            resources: vec![item("a", 0), item("b", 300), item("ü", 20_000)],
+            resources: vec![item("a", 1), item("b", 300), item("ü", 20_000)],
             removed: vec!["x".into(), "y".into()],
         };
         let mut bytes = Vec::new();
