@@ -54,6 +54,11 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// The resources of the child type that the client forgets when it gets this (xds.md 1.8).
+    fn children(&self) -> impl Iterator<Item = &SmolStr> {
+        self.upserts.iter().flat_map(|parent| parent.children())
+    }
+
     fn is_empty(&self) -> bool {
         self.upserts.is_empty() && self.removals.is_empty()
     }
@@ -79,6 +84,10 @@ struct Pending {
     items: Vec<(SmolStr, Content)>,
     /// Names among them that the client has unsubscribed from since: the answer says nothing about them.
     dropped: BTreeSet<SmolStr>,
+    /// Names among them that were sent because the client needs them again, whatever their version.
+    again: BTreeSet<SmolStr>,
+    /// The resources of the child type that the client forgets when it gets the response.
+    children: Vec<SmolStr>,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +145,12 @@ impl Delivery {
 
     pub(super) fn pending(&self) -> bool {
         self.pending.is_some()
+    }
+
+    /// The resources of the child type that the client forgets when it gets what is on its way.
+    pub(super) fn forgotten_children(&self) -> Vec<SmolStr> {
+        let pending = self.pending.as_ref();
+        pending.map_or_else(Vec::new, |pending| pending.children.clone())
     }
 
     pub(super) fn answered(&self) -> bool {
@@ -268,12 +283,13 @@ impl Delivery {
         self.last_refusal = Some(reason.clone());
         let alone = pending.items.len() == 1;
         for (name, content) in pending.items {
-            if pending.dropped.contains(&name) {
-                continue;
-            }
             if alone {
+                // It still needs the name again: should the content go back to what it once held, that has to be sent.
+                if pending.again.contains(&name) && self.subscription.covers(&name) {
+                    self.resend.insert(name.clone());
+                }
                 self.refusals.quarantine(name, content, reason.clone());
-            } else {
+            } else if self.subscription.covers(&name) {
                 // The client may have taken some of it.
                 self.held.insert(name.clone(), UNKNOWN_VERSION);
                 self.refusals.suspect(name, content);
@@ -294,6 +310,9 @@ impl Delivery {
 
     fn subscribe(&mut self, name: &str, first: bool) {
         self.plan = None;
+        if name == ALL && self.subscription.confirm_wildcard() {
+            self.doubt_unnamed();
+        }
         self.subscription.subscribe(name);
         self.pick_up(name);
         // Asking again for what the client has got, or is about to get, means that it wants it once more (row 16).
@@ -327,6 +346,23 @@ impl Delivery {
             && pending.items.iter().any(|(item, _)| item == name)
         {
             pending.dropped.insert(SmolStr::new(name));
+        }
+    }
+
+    /// A client that was taken to want everything asks for everything only now: it may have ignored what it didn't name.
+    fn doubt_unnamed(&mut self) {
+        let names = self.subscription.names();
+        let unnamed = self
+            .held
+            .iter_mut()
+            .filter(|(name, _)| !names.contains(*name));
+        for (_, version) in unnamed {
+            *version = UNKNOWN_VERSION;
+        }
+        if let Some(pending) = &mut self.pending {
+            let items = pending.items.iter().map(|(name, _)| name);
+            let unnamed = items.filter(|name| !names.contains(*name)).cloned();
+            pending.dropped.extend(unnamed);
         }
     }
 
@@ -424,8 +460,9 @@ impl Delivery {
         });
         let removals = batch.removals.iter().map(|name| (name.clone(), None));
         let items: Vec<(SmolStr, Content)> = upserts.chain(removals).collect();
+        let mut again = BTreeSet::new();
         for (name, content) in &items {
-            self.resend.remove(name);
+            again.extend(self.resend.take(name));
             if content.is_some() {
                 self.refusals.forget_removal(name);
             }
@@ -434,6 +471,8 @@ impl Delivery {
             nonce,
             items,
             dropped: BTreeSet::new(),
+            again,
+            children: batch.children().cloned().collect(),
         });
     }
 

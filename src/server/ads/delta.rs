@@ -161,7 +161,11 @@ impl DeltaStream {
         let Some(kind) = ResourceType::from_url(&request.type_url) else {
             return Ok(RequestKind::UnknownType);
         };
+        let first = !self.delivery(kind).registered();
         let verdict = self.types[kind.slot()].request(request, &self.limits)?;
+        if first {
+            self.forget_children_on_their_way(kind);
+        }
         Ok(match verdict {
             Verdict::None => RequestKind::Subscription(kind),
             Verdict::Stale => RequestKind::Stale(kind),
@@ -252,10 +256,8 @@ impl DeltaStream {
         let nonce = format_smolstr!("{:08x}", self.responses);
         self.delivery_mut(kind).sent(nonce.clone(), &batch);
         if let Some(child) = kind.child() {
-            for parent in &batch.upserts {
-                for name in parent.children() {
-                    self.delivery_mut(child).mark_resend(name);
-                }
+            for name in self.delivery(kind).forgotten_children() {
+                self.delivery_mut(child).mark_resend(&name);
             }
         }
         Some(DeltaResponse {
@@ -264,6 +266,17 @@ impl DeltaStream {
             resources: batch.upserts,
             removed: batch.removals,
         })
+    }
+
+    /// A first request lists what the client held when it sent it. By the time it gets a parent that is on its way, it
+    /// has forgotten the children among that.
+    fn forget_children_on_their_way(&mut self, child: ResourceType) {
+        let parents = ResourceType::ALL.into_iter();
+        for parent in parents.filter(|parent| parent.child() == Some(child)) {
+            for name in self.delivery(parent).forgotten_children() {
+                self.delivery_mut(child).mark_resend(&name);
+            }
+        }
     }
 
     fn type_status(&self, kind: ResourceType) -> TypeStatus {
@@ -280,13 +293,18 @@ impl DeltaStream {
                 reason,
             })
         });
+        let retrying_singly = delivery.refusals().all_suspects().any(|(name, content)| {
+            let resources = self.resources.as_ref();
+            let current = resources.and_then(|resources| resources.get(kind, name));
+            current.map(|current| current.version()) == content
+        });
         TypeStatus {
             kind,
             wildcard: delivery.subscription().wildcard(),
             names: delivery.subscription().names().len(),
             held: delivery.held().len(),
             waiting_for_answer: delivery.pending(),
-            retrying_singly: delivery.refusals().any_suspect(),
+            retrying_singly,
             synced_index: delivery.synced_index(),
             last_refusal: delivery.last_refusal().cloned(),
             quarantined: quarantined.collect(),

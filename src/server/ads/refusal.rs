@@ -57,9 +57,10 @@ impl Refusals {
             .is_some_and(|suspect| suspect.as_ref() == content)
     }
 
-    /// Whether there is any suspect left.
-    pub(super) fn any_suspect(&self) -> bool {
-        !self.suspects.is_empty()
+    /// The suspects and their content at the time.
+    pub(super) fn all_suspects(&self) -> impl Iterator<Item = (&SmolStr, Option<&SmolStr>)> {
+        let suspects = self.suspects.iter();
+        suspects.map(|(name, content)| (name, content.as_ref()))
     }
 
     /// Names with quarantined contents, current or not.

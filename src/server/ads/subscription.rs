@@ -17,6 +17,8 @@ pub(super) const ALL: &str = "*";
 pub(super) struct Subscription {
     registered: bool,
     wildcard: bool,
+    /// Whether the client never said that it wants everything; it was concluded from a reconnect.
+    inferred: bool,
     names: BTreeSet<SmolStr>,
 }
 
@@ -51,6 +53,7 @@ impl Subscription {
 
     /// Takes note of the first request of the type on the stream. Decides about the wildcard:
     ///
+    /// - `*` named: everything;
     /// - nothing named: everything, for clusters and listeners; nothing, for other types (decision X6, conformance row 17);
     /// - exactly the resources named that the client says it holds: that is how older Envoys resume a wildcard
     ///   subscription after a reconnect, so for clusters and listeners it means everything too (FC-016). A client that
@@ -62,6 +65,10 @@ impl Subscription {
         held: &HashMap<String, String>,
     ) {
         self.registered = true;
+        if subscribe.iter().any(|name| name == ALL) {
+            self.wildcard = true;
+            return;
+        }
         if !kind.empty_means_all() {
             return;
         }
@@ -70,6 +77,12 @@ impl Subscription {
             named.len() == held.len() && named.iter().all(|name| held.contains_key(*name))
         };
         self.wildcard = subscribe.is_empty() || resumed;
+        self.inferred = resumed;
+    }
+
+    /// Whether the wildcard is only inferred. From now on it isn't: the client has asked for it.
+    pub(super) fn confirm_wildcard(&mut self) -> bool {
+        std::mem::take(&mut self.inferred)
     }
 
     /// Adds a name, or the wildcard.
