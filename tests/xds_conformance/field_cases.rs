@@ -297,6 +297,7 @@ async fn fc_024_a_refused_update_makes_no_loop_and_recovers() {
     // The same content in later sets, and asked for by name, is not sent either.
     world.put(Listener, "l", "1").publish().await;
     world.put(Listener, "l", "bad").publish().await;
+    client.subscribe(Listener, &["l"]).await;
     client.quiet().await;
     world.put(Listener, "l", "fixed").publish().await;
     client.expect(Listener, &["l@fixed"], &[]).await;

@@ -13,7 +13,7 @@
 //! From these and the current resources a [`Plan`] follows: what is still to be sent. It is computed when something is
 //! about to be sent, kept while it holds, and never while a response is on its way; so updates in between fold into one.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use smol_str::SmolStr;
@@ -21,48 +21,13 @@ use triomphe::Arc;
 
 use super::delta::RequestError;
 use super::limits::AdsLimits;
+use super::plan::{Batch, Kinds, Lone, Plan};
 use super::refusal::{Content, Refusals, shortened};
 use super::subscription::{ALL, Subscription};
 use crate::xds::{Resource, ResourceSet, ResourceType};
 
 /// The version of something that the client may hold, but nobody knows in which version. No resource has it.
 const UNKNOWN_VERSION: SmolStr = SmolStr::new_static("");
-
-/// Which kinds of change a step of the send pass may send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kinds {
-    Upserts,
-    Removals,
-    Both,
-}
-
-impl Kinds {
-    fn upserts(self) -> bool {
-        self != Self::Removals
-    }
-
-    fn removals(self) -> bool {
-        self != Self::Upserts
-    }
-}
-
-/// The changes of one response.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) upserts: Vec<Arc<Resource>>,
-    pub(super) removals: Vec<SmolStr>,
-}
-
-impl Batch {
-    /// The resources of the child type that the client forgets when it gets this (xds.md 1.8).
-    fn children(&self) -> impl Iterator<Item = &SmolStr> {
-        self.upserts.iter().flat_map(|parent| parent.children())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.upserts.is_empty() && self.removals.is_empty()
-    }
-}
 
 /// What a request said about the last response of its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,19 +53,6 @@ struct Pending {
     again: BTreeSet<SmolStr>,
     /// The resources of the child type that the client forgets when it gets the response.
     children: Vec<SmolStr>,
-}
-
-#[derive(Debug, Default)]
-struct Plan {
-    batch: Batch,
-    /// Suspects, each to be sent in a response of its own.
-    alone: VecDeque<Lone>,
-}
-
-#[derive(Debug)]
-enum Lone {
-    Upsert(Arc<Resource>),
-    Removal(SmolStr),
 }
 
 /// The state of one type on one stream.
@@ -520,37 +472,5 @@ impl Delivery {
         } else {
             plan.batch.upserts.push(resource.clone());
         }
-    }
-}
-
-impl Plan {
-    fn is_done(&self) -> bool {
-        self.batch.is_empty() && self.alone.is_empty()
-    }
-
-    /// Takes what goes into the next response: everything that may go together, else one suspect.
-    fn take(&mut self, kinds: Kinds) -> Option<Batch> {
-        let mut batch = Batch::default();
-        if kinds.upserts() {
-            batch.upserts = std::mem::take(&mut self.batch.upserts);
-        }
-        if kinds.removals() {
-            batch.removals = std::mem::take(&mut self.batch.removals);
-        }
-        if batch.is_empty() {
-            match self.take_suspect(kinds)? {
-                Lone::Upsert(resource) => batch.upserts.push(resource),
-                Lone::Removal(name) => batch.removals.push(name),
-            }
-        }
-        Some(batch)
-    }
-
-    fn take_suspect(&mut self, kinds: Kinds) -> Option<Lone> {
-        let place = self.alone.iter().position(|lone| match lone {
-            Lone::Upsert(_) => kinds.upserts(),
-            Lone::Removal(_) => kinds.removals(),
-        })?;
-        self.alone.remove(place)
     }
 }

@@ -22,8 +22,9 @@ use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use smol_str::{SmolStr, format_smolstr};
 use triomphe::Arc;
 
-use super::delivery::{Delivery, Kinds, Verdict};
+use super::delivery::{Delivery, Verdict};
 use super::limits::AdsLimits;
+use super::plan::Kinds;
 use super::status::{Quarantined, TypeStatus};
 use crate::xds::{Resource, ResourceSet, ResourceType};
 
@@ -319,6 +320,10 @@ impl DeltaStream {
         &mut self.types[kind.slot()]
     }
 }
+
+#[cfg(test)]
+#[path = "delta_tests.rs"]
+mod tests;
 
 #[cfg(test)]
 #[path = "delta_property_tests.rs"]

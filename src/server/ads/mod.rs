@@ -18,6 +18,7 @@ mod delta;
 mod limits;
 mod metrics;
 mod node;
+mod plan;
 mod provider;
 mod refusal;
 mod service;
