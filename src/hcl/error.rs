@@ -67,7 +67,7 @@ impl fmt::Display for SyntaxErrors {
 
 /// Collects the problems that don't end the reading.
 #[derive(Default)]
-pub(super) struct Problems(Vec<SyntaxError>);
+pub(super) struct Problems(Option<SyntaxErrors>);
 
 impl Problems {
     /// Notes a problem; an error, which ends the reading, once there are too many.
@@ -76,34 +76,34 @@ impl Problems {
         pos: Pos,
         message: impl Into<String>,
     ) -> Result<(), SyntaxError> {
-        if self.0.len() + 1 >= MAX_PROBLEMS {
-            return Err(SyntaxError::new(
-                pos,
-                format!(
-                    "{} (the rest of the text was not read: correct these problems first)",
-                    message.into()
-                ),
-            ));
+        let problem = SyntaxError::new(pos, message);
+        match &mut self.0 {
+            None => self.0 = Some(problem.into()),
+            // One place is left for the problem that ends the reading.
+            Some(errors) if errors.iter().count() + 1 < MAX_PROBLEMS => errors.others.push(problem),
+            Some(_) => {
+                return Err(SyntaxError::new(
+                    pos,
+                    format!(
+                        "{} (the rest of the text was not read: correct these problems first)",
+                        problem.message
+                    ),
+                ));
+            }
         }
-        self.0.push(SyntaxError::new(pos, message));
         Ok(())
     }
 
     /// The outcome of a parser: its value only if nothing was reported.
     pub(super) fn finish<T>(self, outcome: Result<T, SyntaxError>) -> Result<T, SyntaxErrors> {
-        let (value, last) = match outcome {
-            Ok(value) => (Some(value), None),
-            Err(error) => (None, Some(error)),
-        };
-        let mut errors = self.0.into_iter().chain(last);
-        match (errors.next(), value) {
-            (None, Some(value)) => Ok(value),
-            (Some(first), _) => Err(SyntaxErrors {
-                first,
-                others: errors.collect(),
-            }),
-            // `outcome` was either a value or an error, so that this arm is never taken.
-            (None, None) => Err(SyntaxError::new(Pos::START, "the text can't be read").into()),
+        match (self.0, outcome) {
+            (None, Ok(value)) => Ok(value),
+            (None, Err(last)) => Err(last.into()),
+            (Some(errors), Ok(_)) => Err(errors),
+            (Some(mut errors), Err(last)) => {
+                errors.others.push(last);
+                Err(errors)
+            }
         }
     }
 }

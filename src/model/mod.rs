@@ -25,6 +25,7 @@ mod transaction;
 mod validate;
 
 pub use agent_check::{AgentCheck, CheckKind};
+pub(crate) use certificate::timestamp;
 pub use certificate::{
     CaConfig, CaConfigError, CaRoot, CaRoots, CaRootsError, IssuedCert, LeafRequest,
     LeafRequestError, LeafRequestFields, LeafSubject, PrivateKey, SpiffeId, SpiffeIdError,

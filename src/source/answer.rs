@@ -3,7 +3,7 @@
 use triomphe::Arc;
 
 use crate::model::chain::CompiledChain;
-use crate::model::{CaRoots, ConfigEntry, Endpoint, Intention, IssuedCert, ResolvedServiceConfig, ServiceInstance};
+use crate::model::{CaRoots, Endpoint, Intention, IssuedCert, JwtProvider, MeshConfig, ResolvedServiceConfig, ServiceInstance};
 use crate::snapshot::{PartId, PartRef};
 
 /// The answer to a query. The part's id is the answer's revision: as long as the content is equal, the id stays.
@@ -15,10 +15,10 @@ pub enum Answer {
     Leaf(PartRef<IssuedCert>),
     /// To [`Query::Intentions`](super::Query::Intentions), highest precedence first.
     Intentions(PartRef<Vec<Intention>>),
-    /// To [`Query::ConfigEntry`](super::Query::ConfigEntry): `None` if there is none, which is an answer too.
-    ConfigEntry(PartRef<Option<Arc<ConfigEntry>>>),
-    /// To [`Query::ConfigEntries`](super::Query::ConfigEntries), sorted by name.
-    ConfigEntries(PartRef<Vec<Arc<ConfigEntry>>>),
+    /// To [`Query::Mesh`](super::Query::Mesh): `None` if there is no entry, which is an answer too.
+    Mesh(PartRef<Option<MeshConfig>>),
+    /// To [`Query::JwtProviders`](super::Query::JwtProviders), sorted by name.
+    JwtProviders(PartRef<Vec<Arc<JwtProvider>>>),
     /// To [`Query::Chain`](super::Query::Chain).
     Chain(PartRef<CompiledChain>),
     /// To [`Query::Endpoints`](super::Query::Endpoints), sorted by node and id.
@@ -35,8 +35,8 @@ macro_rules! each {
             Answer::CaRoots($p) => $body,
             Answer::Leaf($p) => $body,
             Answer::Intentions($p) => $body,
-            Answer::ConfigEntry($p) => $body,
-            Answer::ConfigEntries($p) => $body,
+            Answer::Mesh($p) => $body,
+            Answer::JwtProviders($p) => $body,
             Answer::Chain($p) => $body,
             Answer::Endpoints($p) => $body,
             Answer::ServiceConfig($p) => $body,
@@ -59,22 +59,13 @@ impl Answer {
             (Self::CaRoots(a), Self::CaRoots(b)) => ***a == ***b,
             (Self::Leaf(a), Self::Leaf(b)) => ***a == ***b,
             (Self::Intentions(a), Self::Intentions(b)) => ***a == ***b,
-            (Self::ConfigEntry(a), Self::ConfigEntry(b)) => ***a == ***b,
-            (Self::ConfigEntries(a), Self::ConfigEntries(b)) => ***a == ***b,
+            (Self::Mesh(a), Self::Mesh(b)) => ***a == ***b,
+            (Self::JwtProviders(a), Self::JwtProviders(b)) => ***a == ***b,
             (Self::Chain(a), Self::Chain(b)) => ***a == ***b,
             (Self::Endpoints(a), Self::Endpoints(b)) => ***a == ***b,
             (Self::ServiceConfig(a), Self::ServiceConfig(b)) => ***a == ***b,
             (Self::ServiceRecord(a), Self::ServiceRecord(b)) => ***a == ***b,
             _ => false,
-        }
-    }
-
-    /// The part, if the answer is of the kind wanted.
-    #[must_use]
-    pub fn as_endpoints(&self) -> Option<&PartRef<Vec<Endpoint>>> {
-        match self {
-            Self::Endpoints(part) => Some(part),
-            _ => None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use smol_str::SmolStr;
 
-use crate::model::{EntryKey, EntryKind, GoDuration, MeshGatewayMode, ProxyMode};
+use crate::model::{GoDuration, MeshGatewayMode, ProxyMode};
 
 /// Something a proxy wants to know, in normal form: equal questions are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,10 +21,10 @@ pub enum Query {
         /// The service called.
         service: SmolStr,
     },
-    /// One config entry.
-    ConfigEntry(EntryKey),
-    /// All entries of a kind.
-    ConfigEntries(EntryKind),
+    /// Settings of the mesh.
+    Mesh,
+    /// All token providers.
+    JwtProviders,
     /// A compiled discovery chain.
     Chain(ChainQuery),
     /// The instances of a service.
@@ -88,8 +88,8 @@ impl fmt::Display for Query {
             Self::CaRoots => f.write_str("trust roots"),
             Self::Leaf { service } => write!(f, "certificate of {service}"),
             Self::Intentions { service } => write!(f, "intentions of {service}"),
-            Self::ConfigEntry(key) => write!(f, "config entry {key}"),
-            Self::ConfigEntries(kind) => write!(f, "config entries {kind}"),
+            Self::Mesh => f.write_str("mesh settings"),
+            Self::JwtProviders => f.write_str("token providers"),
             Self::Chain(q) => write!(f, "discovery chain of {}", q.service),
             Self::Endpoints(q) => write!(f, "endpoints of {}", q.service),
             Self::ServiceConfig(q) => write!(f, "central configuration of {}", q.service),
@@ -112,6 +112,10 @@ impl fmt::Debug for AuthScope {
         f.write_str(if self.0.is_empty() { "anonymous" } else { "token" })
     }
 }
+
+/// A query's number within an engine: small and cheap to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueryId(pub u64);
 
 /// The identity of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
