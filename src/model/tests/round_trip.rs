@@ -1,0 +1,1 @@
+//! decode(serialize(x)) == x for every record, over generated documents.
