@@ -21,7 +21,9 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::proxy::Input;
-use crate::source::{Answer, AuthScope, Query, QueryError, QueryId, QueryKey, Route, Sources, SubscriptionId};
+use crate::source::{
+    Answer, AuthScope, Query, QueryError, QueryId, QueryKey, Route, Sources, SubscriptionId,
+};
 use crate::store::{Reads, StoreSnapshot};
 
 use super::registry::Entry;
@@ -68,8 +70,16 @@ impl AnswerCell {
     /// A cell with an answer from a feed: it depends on nothing in the store.
     pub fn given(input: Input, store: &StoreSnapshot) -> Arc<Self> {
         let value = OnceLock::new();
-        let _ = value.set(Filled { input, reads: Reads::default() });
-        Arc::new(Self { value, task: Mutex::new(None), bound: store.index(), confirmed: AtomicBool::new(true) })
+        let _ = value.set(Filled {
+            input,
+            reads: Reads::default(),
+        });
+        Arc::new(Self {
+            value,
+            task: Mutex::new(None),
+            bound: store.index(),
+            confirmed: AtomicBool::new(true),
+        })
     }
 
     /// The answer if the cell is filled.
@@ -211,20 +221,33 @@ struct TableInner {
 
 impl QueryTable {
     /// The slot of a query, made if need be. Views don't depend on who asks, so their scope is dropped (decision E4).
-    pub fn intern(&self, scope: &AuthScope, query: &Query, sources: &dyn Sources) -> Arc<QuerySlot> {
+    pub fn intern(
+        &self,
+        scope: &AuthScope,
+        query: &Query,
+        sources: &dyn Sources,
+    ) -> Arc<QuerySlot> {
         let route = sources.route(query);
         let scope = match route {
             Route::View => AuthScope::ANONYMOUS,
             Route::Feed(_) => scope.clone(),
         };
-        let key = QueryKey { scope, query: query.clone() };
+        let key = QueryKey {
+            scope,
+            query: query.clone(),
+        };
         let mut inner = self.inner.lock();
         if let Some(slot) = inner.by_key.get(&key) {
             return slot.clone();
         }
         inner.next_id += 1;
         let id = QueryId(inner.next_id);
-        let slot = Arc::new(QuerySlot { id, key: key.clone(), route, inner: Mutex::default() });
+        let slot = Arc::new(QuerySlot {
+            id,
+            key: key.clone(),
+            route,
+            inner: Mutex::default(),
+        });
         inner.by_key.insert(key, slot.clone());
         inner.by_id.insert(id, slot.clone());
         slot
@@ -247,7 +270,9 @@ impl QueryTable {
 
     /// Gives a slot a subscription if it has none. Returns it if it is new.
     pub fn subscribe(&self, slot: &Arc<QuerySlot>) -> Option<SubscriptionId> {
-        let id = slot.subscribe(|| SubscriptionId(self.next_subscription.fetch_add(1, Ordering::Relaxed) + 1))?;
+        let id = slot.subscribe(|| {
+            SubscriptionId(self.next_subscription.fetch_add(1, Ordering::Relaxed) + 1)
+        })?;
         self.inner.lock().by_subscription.insert(id, slot.clone());
         Some(id)
     }
@@ -257,7 +282,8 @@ impl QueryTable {
     pub fn retire(&self, slot: &QuerySlot, before: Duration) -> bool {
         let mut inner = self.inner.lock();
         let mut state = slot.inner.lock();
-        let idle = state.interested.is_empty() && state.idle_since.is_some_and(|since| since <= before);
+        let idle =
+            state.interested.is_empty() && state.idle_since.is_some_and(|since| since <= before);
         if !idle || state.retired {
             return false;
         }
@@ -295,8 +321,15 @@ struct ReadersState {
 
 impl Evaluator {
     pub fn new(sources: Arc<dyn Sources>, store: StoreSnapshot) -> Self {
-        let readers = Mutex::new(ReadersState { index: crate::store::Readers::default(), store });
-        Self { sources, readers, computed: AtomicU64::new(0) }
+        let readers = Mutex::new(ReadersState {
+            index: crate::store::Readers::default(),
+            store,
+        });
+        Self {
+            sources,
+            readers,
+            computed: AtomicU64::new(0),
+        }
     }
 
     /// Moves on to a store and returns the queries that read one of the keys that changed on the way.
@@ -322,14 +355,22 @@ impl Evaluator {
     }
 
     /// The answer of a cell, computed now if need be. `recheck` is called if the step loop must look at the query again.
-    pub fn force(&self, slot: &QuerySlot, cell: &AnswerCell, recheck: impl FnOnce(QueryId)) -> Input {
+    pub fn force(
+        &self,
+        slot: &QuerySlot,
+        cell: &AnswerCell,
+        recheck: impl FnOnce(QueryId),
+    ) -> Input {
         let mut stale = false;
         let filled = cell.value.get_or_init(|| {
             let task = cell.task.lock().take();
             let Some((store, previous)) = task else {
                 // Only a filler takes the task, and the cell lets one filler in.
                 let error = QueryError::new("the answer was lost; this is a defect of the engine");
-                return Filled { input: Input::Failed { error, last: None }, reads: Reads::default() };
+                return Filled {
+                    input: Input::Failed { error, last: None },
+                    reads: Reads::default(),
+                };
             };
             let (result, reads) = self.eval(slot, &store);
             let input = merge(result, previous.as_ref());
@@ -346,9 +387,16 @@ impl Evaluator {
 
     /// The answer of a cell for a state that runs at `step`: if the cell isn't confirmed and something it read changed
     /// on the way to the step, the answer is computed for the step alone.
-    pub fn force_at(&self, slot: &QuerySlot, cell: &AnswerCell, step: &Step, recheck: impl FnOnce(QueryId)) -> Input {
+    pub fn force_at(
+        &self,
+        slot: &QuerySlot,
+        cell: &AnswerCell,
+        step: &Step,
+        recheck: impl FnOnce(QueryId),
+    ) -> Input {
         let input = self.force(slot, cell, recheck);
-        let taken_care_of = cell.bound <= step.store.index() && cell.confirmed.load(Ordering::Acquire);
+        let taken_care_of =
+            cell.bound <= step.store.index() && cell.confirmed.load(Ordering::Acquire);
         if taken_care_of || self.holds_at(cell, step) {
             return input;
         }
@@ -357,24 +405,33 @@ impl Evaluator {
 
     /// Whether a filled cell's answer also holds at a step.
     fn holds_at(&self, cell: &AnswerCell, step: &Step) -> bool {
-        let Some(filled) = cell.value.get() else { return false };
+        let Some(filled) = cell.value.get() else {
+            return false;
+        };
         let index = step.store.index();
         match cell.bound.cmp(&index) {
             std::cmp::Ordering::Equal => true,
             std::cmp::Ordering::Less => step.store.index_of(&filled.reads) <= cell.bound,
             // Computed at a later store: it held before if nothing that it read changed since the step.
-            std::cmp::Ordering::Greater => self.readers.lock().store.index_of(&filled.reads) <= index,
+            std::cmp::Ordering::Greater => {
+                self.readers.lock().store.index_of(&filled.reads) <= index
+            }
         }
     }
 
     fn eval(&self, slot: &QuerySlot, store: &StoreSnapshot) -> (Result<Answer, QueryError>, Reads) {
         self.computed.fetch_add(1, Ordering::Relaxed);
         let reader = store.reader();
-        let result = catch_unwind(AssertUnwindSafe(|| self.sources.eval(&slot.key.query, &reader)));
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            self.sources.eval(&slot.key.query, &reader)
+        }));
         let result = result.unwrap_or_else(|panic| {
             let text = super::panic_text(panic.as_ref());
             tracing::error!(query = %slot.key.query, panic = text, "a view panicked");
-            Err(QueryError::new(format!("the {} can't be computed: internal error: {text}", slot.key.query)))
+            Err(QueryError::new(format!(
+                "the {} can't be computed: internal error: {text}",
+                slot.key.query
+            )))
         });
         (result, reader.finish())
     }
@@ -400,7 +457,10 @@ pub(super) fn merge(result: Result<Answer, QueryError>, previous: Option<&Input>
             Some(last) if last.same_content(&answer) => Input::Answered(last.clone()),
             _ => Input::Answered(answer),
         },
-        Err(error) => Input::Failed { error, last: last.cloned() },
+        Err(error) => Input::Failed {
+            error,
+            last: last.cloned(),
+        },
     }
 }
 

@@ -74,7 +74,9 @@ impl CallbackPool {
             let name = format!("proxycfg-call-{}", state.spawned);
             drop(state);
             let inner = self.0.clone();
-            let started = std::thread::Builder::new().name(name).spawn(move || inner.work());
+            let started = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || inner.work());
             if let Err(error) = started {
                 // The job stays queued: a thread that is busy now takes it.
                 self.0.state.lock().threads -= 1;
@@ -118,7 +120,10 @@ impl Inner {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
-                    tracing::error!(panic = super::panic_text(panic.as_ref()), "a callback panicked");
+                    tracing::error!(
+                        panic = super::panic_text(panic.as_ref()),
+                        "a callback panicked"
+                    );
                 }
                 state = self.state.lock();
                 continue;
@@ -147,7 +152,10 @@ pub(super) struct Serial {
 
 impl Serial {
     pub fn new(pool: CallbackPool) -> Arc<Self> {
-        Arc::new(Self { pool, jobs: Mutex::default() })
+        Arc::new(Self {
+            pool,
+            jobs: Mutex::default(),
+        })
     }
 
     /// Runs a job after all given before.

@@ -60,7 +60,10 @@ pub(super) struct CounterCells {
 }
 
 impl Core {
-    #[allow(clippy::too_many_arguments, reason = "called once, by the engine's start")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "called once, by the engine's start"
+    )]
     pub fn new(
         config: EngineConfig,
         clock: Arc<dyn Clock>,
@@ -156,8 +159,11 @@ impl Core {
         if schedule.in_fast || (bulk && schedule.in_bulk) {
             return;
         }
-        let (flag, lane): (_, fn(&Lanes) -> &Sender<Arc<Entry>>) =
-            if bulk { (&mut schedule.in_bulk, |l| &l.bulk) } else { (&mut schedule.in_fast, |l| &l.fast) };
+        let (flag, lane): (_, fn(&Lanes) -> &Sender<Arc<Entry>>) = if bulk {
+            (&mut schedule.in_bulk, |l| &l.bulk)
+        } else {
+            (&mut schedule.in_fast, |l| &l.fast)
+        };
         // The lanes have no bound, so sending doesn't block; they hold at most one token of a state each.
         if let Some(lanes) = &*self.lanes.read() {
             *flag = lane(lanes).send(entry.clone()).is_ok();
@@ -171,10 +177,15 @@ impl Core {
 
     /// Subscribes a query to its feed if it isn't.
     pub fn subscribe(&self, slot: &Arc<QuerySlot>) {
-        let Route::Feed(feed) = &slot.route else { return };
-        let Some(id) = self.queries.subscribe(slot) else { return };
+        let Route::Feed(feed) = &slot.route else {
+            return;
+        };
+        let Some(id) = self.queries.subscribe(slot) else {
+            return;
+        };
         let (feed, sink, slot) = (feed.clone(), self.sink.clone(), slot.clone());
-        self.feed_calls.spawn(move || feed.subscribe(id, &slot.key.scope, &slot.key.query, sink));
+        self.feed_calls
+            .spawn(move || feed.subscribe(id, &slot.key.scope, &slot.key.query, sink));
     }
 
     /// Ends a query's subscription.
@@ -188,7 +199,10 @@ impl Core {
     /// Lets go of queries that a state held.
     pub fn release(&self, number: u64, slots: impl IntoIterator<Item = Arc<QuerySlot>>) {
         let now = self.clock.monotonic();
-        let idle: Vec<_> = slots.into_iter().filter(|slot| slot.remove_interest(number, now)).collect();
+        let idle: Vec<_> = slots
+            .into_iter()
+            .filter(|slot| slot.remove_interest(number, now))
+            .collect();
         if !idle.is_empty() {
             self.tell(|inbox| inbox.idle.extend(idle));
         }

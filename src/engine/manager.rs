@@ -72,7 +72,9 @@ pub enum Registered {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// Not a kind of proxy.
-    #[error("{id}: kind \"{kind}\" is not a connect-proxy, terminating-gateway, mesh-gateway, or ingress-gateway")]
+    #[error(
+        "{id}: kind \"{kind}\" is not a connect-proxy, terminating-gateway, mesh-gateway, or ingress-gateway"
+    )]
     NotAProxy {
         /// Which proxy.
         id: ProxyId,
@@ -134,20 +136,34 @@ impl Manager {
             })
         };
         let evaluator = Evaluator::new(sources, snapshot.clone());
-        let step = Step { seq: 0, store: snapshot.clone(), answers: Default::default() };
+        let step = Step {
+            seq: 0,
+            store: snapshot.clone(),
+            answers: Default::default(),
+        };
         let workers = config.workers.max(1);
         let lanes = Lanes { fast, bulk };
-        let core = Arc::new(Core::new(config, clock, store, evaluator, step, inbox, inbox_wake, sink, lanes));
+        let core = Arc::new(Core::new(
+            config, clock, store, evaluator, step, inbox, inbox_wake, sink, lanes,
+        ));
         core.progress.open(0, snapshot.index());
         core.progress.seal(0);
-        let handle = Handle { core: core.clone(), stop: Mutex::new(Some(stop)), closed: AtomicBool::new(false) };
+        let handle = Handle {
+            core: core.clone(),
+            stop: Mutex::new(Some(stop)),
+            closed: AtomicBool::new(false),
+        };
         // From here on a failure drops the handle, which ends the threads that run.
-        let manager = Self { inner: Arc::new(handle) };
+        let manager = Self {
+            inner: Arc::new(handle),
+        };
         let stepper = Stepper::new(core.clone(), changes, woken, stopped);
         spawn(&core, "proxycfg-step".to_owned(), move || stepper.run())?;
         for n in 0..workers {
             let (core2, fast, bulk) = (core.clone(), fast_tokens.clone(), bulk_tokens.clone());
-            spawn(&core, format!("proxycfg-work-{n}"), move || worker::work(&core2, &fast, &bulk))?;
+            spawn(&core, format!("proxycfg-work-{n}"), move || {
+                worker::work(&core2, &fast, &bulk)
+            })?;
         }
         Ok(manager)
     }
@@ -175,11 +191,21 @@ impl Manager {
     ///
     /// # Errors
     /// The kind or an upstream type isn't one that can be served, or the engine is closed. Nothing is changed then.
-    pub fn register(&self, id: &ProxyId, options: RegisterOptions) -> Result<Registered, RegisterError> {
+    pub fn register(
+        &self,
+        id: &ProxyId,
+        options: RegisterOptions,
+    ) -> Result<Registered, RegisterError> {
         if self.inner.closed.load(Ordering::SeqCst) {
             return Err(RegisterError::Closed);
         }
-        let RegisterOptions { kind, registration, source, token, overwrite } = options;
+        let RegisterOptions {
+            kind,
+            registration,
+            source,
+            token,
+            overwrite,
+        } = options;
         validate(id, kind, &registration)?;
         let scope = AuthScope(token);
         let core = self.core();
@@ -205,8 +231,13 @@ impl Manager {
                 }
             }
             let registration = Part::new(registration);
-            let state = ProxyState::new(id.clone(), kind, registration.clone())
-                .map_err(|kind| RegisterError::Unsupported { id: id.clone(), kind })?;
+            let state =
+                ProxyState::new(id.clone(), kind, registration.clone()).map_err(|kind| {
+                    RegisterError::Unsupported {
+                        id: id.clone(),
+                        kind,
+                    }
+                })?;
             old = proxy.entry.take();
             if let Some(old) = &old {
                 old.retired.store(true, Ordering::SeqCst);
@@ -222,8 +253,18 @@ impl Manager {
                 scope,
                 cell: proxy.cell.clone(),
                 retired: AtomicBool::new(false),
-                meta: Mutex::new(Meta { source, registration, ended: None, store_index: None, fault: None, faults: 0 }),
-                schedule: Mutex::new(Schedule { all: true, ..Schedule::default() }),
+                meta: Mutex::new(Meta {
+                    source,
+                    registration,
+                    ended: None,
+                    store_index: None,
+                    fault: None,
+                    faults: 0,
+                }),
+                schedule: Mutex::new(Schedule {
+                    all: true,
+                    ..Schedule::default()
+                }),
                 run: Mutex::new(RunState {
                     state,
                     held: Vec::new(),
@@ -251,7 +292,10 @@ impl Manager {
     pub fn deregister(&self, id: &ProxyId, source: &ProxySource) -> bool {
         let core = self.core();
         let removed = core.registry.with(id, |proxy| {
-            let owned = proxy.entry.as_ref().is_some_and(|entry| entry.meta.lock().source == *source);
+            let owned = proxy
+                .entry
+                .as_ref()
+                .is_some_and(|entry| entry.meta.lock().source == *source);
             if !owned {
                 return None;
             }
@@ -274,7 +318,10 @@ impl Manager {
     pub fn registered(&self, source: &ProxySource) -> BTreeSet<ProxyId> {
         let all = self.core().registry.all();
         let owned = |entry: &Arc<Entry>| entry.meta.lock().source == *source;
-        all.into_iter().filter(|(_, entry, _)| entry.as_ref().is_some_and(owned)).map(|(id, ..)| id).collect()
+        all.into_iter()
+            .filter(|(_, entry, _)| entry.as_ref().is_some_and(owned))
+            .map(|(id, ..)| id)
+            .collect()
     }
 
     /// Watches a proxy, registered or not. If it has a snapshot, the watch gives it at once.
@@ -287,7 +334,11 @@ impl Manager {
 
     /// Watches a proxy with a function that is called, on the callback pool, with each new snapshot.
     #[must_use]
-    pub fn watch_with(&self, id: &ProxyId, callback: impl FnMut(WatchEvent) + Send + 'static) -> CallbackWatch {
+    pub fn watch_with(
+        &self,
+        id: &ProxyId,
+        callback: impl FnMut(WatchEvent) + Send + 'static,
+    ) -> CallbackWatch {
         let watch = CallbackWatch::open(self.core(), id, Box::new(callback));
         self.end_if_closed(id);
         watch
@@ -304,13 +355,21 @@ impl Manager {
     /// Every proxy that is registered or watched, sorted by id.
     #[must_use]
     pub fn proxies(&self) -> Vec<ProxyStatus> {
-        self.core().registry.all().into_iter().map(|(id, entry, watchers)| status(id, entry.as_ref(), watchers)).collect()
+        self.core()
+            .registry
+            .all()
+            .into_iter()
+            .map(|(id, entry, watchers)| status(id, entry.as_ref(), watchers))
+            .collect()
     }
 
     /// One proxy, if it is registered or watched.
     #[must_use]
     pub fn status(&self, id: &ProxyId) -> Option<ProxyStatus> {
-        let (entry, watchers) = self.core().registry.with(id, |proxy| (proxy.entry.clone(), proxy.watchers));
+        let (entry, watchers) = self
+            .core()
+            .registry
+            .with(id, |proxy| (proxy.entry.clone(), proxy.watchers));
         (entry.is_some() || watchers > 0).then(|| status(id.clone(), entry.as_ref(), watchers))
     }
 
@@ -336,8 +395,14 @@ impl Manager {
     ///
     /// # Errors
     /// The deadline passed, the proxy or the engine ended, or the call comes from a thread of the engine.
-    pub fn wait_ready(&self, id: &ProxyId, deadline: Instant) -> Result<super::SnapshotRef, WaitError> {
-        self.watch(id).next(Some(deadline))?.ok_or(WaitError::TimedOut)
+    pub fn wait_ready(
+        &self,
+        id: &ProxyId,
+        deadline: Instant,
+    ) -> Result<super::SnapshotRef, WaitError> {
+        self.watch(id)
+            .next(Some(deadline))?
+            .ok_or(WaitError::TimedOut)
     }
 
     /// The store index up to which everything is done.
@@ -350,9 +415,16 @@ impl Manager {
     /// is registered and has such a query.
     pub fn refresh(&self, id: &ProxyId, query: &Query) -> bool {
         let core = self.core();
-        let Some(entry) = core.registry.entry(id) else { return false };
-        let key = QueryKey { scope: entry.scope.clone(), query: query.clone() };
-        let Some(slot) = core.queries.find(&key) else { return false };
+        let Some(entry) = core.registry.entry(id) else {
+            return false;
+        };
+        let key = QueryKey {
+            scope: entry.scope.clone(),
+            query: query.clone(),
+        };
+        let Some(slot) = core.queries.find(&key) else {
+            return false;
+        };
         match (&slot.route, slot.subscription()) {
             (Route::Feed(feed), Some(subscription)) => {
                 let feed = feed.clone();
@@ -397,18 +469,24 @@ impl Manager {
         let core = self.core();
         let callbacks = core.callbacks.close(deadline);
         if on_engine_thread() {
-            return CloseReport { stuck_threads: callbacks };
+            return CloseReport {
+                stuck_threads: callbacks,
+            };
         }
         while core.threads.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        CloseReport { stuck_threads: callbacks + core.threads.load(Ordering::SeqCst) }
+        CloseReport {
+            stuck_threads: callbacks + core.threads.load(Ordering::SeqCst),
+        }
     }
 }
 
 impl std::fmt::Debug for Manager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Manager").field("counts", &self.counts()).finish()
+        f.debug_struct("Manager")
+            .field("counts", &self.counts())
+            .finish()
     }
 }
 
@@ -442,7 +520,11 @@ fn retire(core: &Arc<Core>, entry: &Arc<Entry>) {
     core.wake_for_registry(entry, true);
 }
 
-fn spawn(core: &Arc<Core>, name: String, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+fn spawn(
+    core: &Arc<Core>,
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
     core.threads.fetch_add(1, Ordering::SeqCst);
     let counted = core.clone();
     let started = std::thread::Builder::new().name(name).spawn(move || {
@@ -456,18 +538,36 @@ fn spawn(core: &Arc<Core>, name: String, work: impl FnOnce() + Send + 'static) -
     started.map(drop)
 }
 
-fn validate(id: &ProxyId, kind: ServiceKind, registration: &Registration) -> Result<(), RegisterError> {
+fn validate(
+    id: &ProxyId,
+    kind: ServiceKind,
+    registration: &Registration,
+) -> Result<(), RegisterError> {
     if !kind.is_proxy() {
-        return Err(RegisterError::NotAProxy { id: id.clone(), kind });
+        return Err(RegisterError::NotAProxy {
+            id: id.clone(),
+            kind,
+        });
     }
     if kind != ServiceKind::ConnectProxy {
-        return Err(RegisterError::Unsupported { id: id.clone(), kind });
+        return Err(RegisterError::Unsupported {
+            id: id.clone(),
+            kind,
+        });
     }
-    let Registration::Definition(instance) = registration else { return Ok(()) };
+    let Registration::Definition(instance) = registration else {
+        return Ok(());
+    };
     for upstream in &instance.proxy.upstreams {
-        if !matches!(upstream.destination_type.as_str(), "" | "service" | "prepared_query") {
+        if !matches!(
+            upstream.destination_type.as_str(),
+            "" | "service" | "prepared_query"
+        ) {
             let kind = upstream.destination_type.clone();
-            return Err(RegisterError::UnknownUpstreamType { id: id.clone(), kind });
+            return Err(RegisterError::UnknownUpstreamType {
+                id: id.clone(),
+                kind,
+            });
         }
     }
     Ok(())

@@ -46,7 +46,10 @@ struct Inner {
 impl Progress {
     /// Opens a step: gates may be taken until it is sealed.
     pub fn open(&self, seq: u64, store_index: u64) {
-        self.inner.lock().steps.push_back((seq, store_index, 0, true));
+        self.inner
+            .lock()
+            .steps
+            .push_back((seq, store_index, 0, true));
     }
 
     /// A gate of the open step `seq`.
@@ -55,7 +58,10 @@ impl Progress {
         if let Some(step) = inner.steps.iter_mut().rev().find(|s| s.0 == seq) {
             step.2 += 1;
         }
-        Gate { progress: self.clone(), of: Of::Step(seq) }
+        Gate {
+            progress: self.clone(),
+            of: Of::Step(seq),
+        }
     }
 
     /// A gate of a registry operation: waits that begin later wait for it too.
@@ -64,7 +70,10 @@ impl Progress {
         inner.next_floating += 1;
         let number = inner.next_floating;
         inner.floating.insert(number);
-        Gate { progress: self.clone(), of: Of::Floating(number) }
+        Gate {
+            progress: self.clone(),
+            of: Of::Floating(number),
+        }
     }
 
     /// Closes a step for new gates.
@@ -93,7 +102,11 @@ impl Progress {
         let mut inner = self.inner.lock();
         let operations = inner.next_floating;
         let done = |inner: &Inner| {
-            inner.done_index >= index && inner.floating.first().is_none_or(|oldest| *oldest > operations)
+            inner.done_index >= index
+                && inner
+                    .floating
+                    .first()
+                    .is_none_or(|oldest| *oldest > operations)
         };
         while !done(&inner) {
             if inner.closed || self.moved.wait_until(&mut inner, deadline).timed_out() {

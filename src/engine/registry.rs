@@ -89,7 +89,10 @@ pub(super) struct RunState {
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").field("number", &self.number).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Entry")
+            .field("number", &self.number)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -152,15 +155,23 @@ impl Registry {
 
     /// Every proxy: its generation if registered, and its number of watchers; sorted by id.
     pub fn all(&self) -> Vec<(ProxyId, Option<Arc<Entry>>, usize)> {
-        let mut all: Vec<_> =
-            self.proxies.lock().iter().map(|(id, p)| (id.clone(), p.entry.clone(), p.watchers)).collect();
+        let mut all: Vec<_> = self
+            .proxies
+            .lock()
+            .iter()
+            .map(|(id, p)| (id.clone(), p.entry.clone(), p.watchers))
+            .collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
     }
 
     /// Takes everything out, for the end of the engine.
     pub fn drain(&self) -> Vec<Proxy> {
-        self.proxies.lock().drain().map(|(_, proxy)| proxy).collect()
+        self.proxies
+            .lock()
+            .drain()
+            .map(|(_, proxy)| proxy)
+            .collect()
     }
 
     /// How many proxies are registered or watched.

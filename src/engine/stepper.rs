@@ -76,15 +76,31 @@ pub(super) struct Stepper {
 }
 
 impl Stepper {
-    pub fn new(core: Arc<Core>, changes: ChangeFeed, woken: Receiver<()>, stop: Receiver<()>) -> Self {
-        Self { core, changes, woken, stop, timers: BinaryHeap::new(), idle: Vec::new(), swept: Duration::ZERO }
+    pub fn new(
+        core: Arc<Core>,
+        changes: ChangeFeed,
+        woken: Receiver<()>,
+        stop: Receiver<()>,
+    ) -> Self {
+        Self {
+            core,
+            changes,
+            woken,
+            stop,
+            timers: BinaryHeap::new(),
+            idle: Vec::new(),
+            swept: Duration::ZERO,
+        }
     }
 
     /// Runs until told to stop.
     pub fn run(mut self) {
         loop {
             let alarm = match self.next_due() {
-                Some(due) => self.core.clock.alarm(due.saturating_sub(self.core.clock.monotonic())),
+                Some(due) => self
+                    .core
+                    .clock
+                    .alarm(due.saturating_sub(self.core.clock.monotonic())),
                 None => never::<Instant>(),
             };
             select! {
@@ -106,8 +122,18 @@ impl Stepper {
     fn step(&mut self) {
         let inbox = std::mem::take(&mut *self.core.inbox.lock());
         let now = self.core.clock.monotonic();
-        self.timers.extend(inbox.timers.into_iter().map(|(due, entry)| Timer(due, entry)));
-        self.idle.extend(inbox.idle.into_iter().map(|slot| (now + self.core.config.linger, slot)));
+        self.timers.extend(
+            inbox
+                .timers
+                .into_iter()
+                .map(|(due, entry)| Timer(due, entry)),
+        );
+        self.idle.extend(
+            inbox
+                .idle
+                .into_iter()
+                .map(|slot| (now + self.core.config.linger, slot)),
+        );
         self.answer(inbox.fresh, inbox.recheck, inbox.feed);
         self.fire_timers(now);
         self.let_go(now);
@@ -125,7 +151,9 @@ impl Stepper {
             return;
         }
         let last = self.core.current_step();
-        let store = changes.as_ref().map_or_else(|| last.store.clone(), |c| c.snapshot.clone());
+        let store = changes
+            .as_ref()
+            .map_or_else(|| last.store.clone(), |c| c.snapshot.clone());
         let mut affected = match &changes {
             Some(changes) if changes.everything => self.core.evaluator.restart(&store),
             Some(changes) => self.core.evaluator.advance(&store, &changes.keys),
@@ -144,7 +172,9 @@ impl Stepper {
         let mut changed: Vec<Arc<QuerySlot>> = Vec::new();
         for (subscription, result) in feed {
             // A late answer of a dropped subscription is ignored (decision E7).
-            let Some(slot) = self.core.queries.by_subscription(subscription) else { continue };
+            let Some(slot) = self.core.queries.by_subscription(subscription) else {
+                continue;
+            };
             let before = answers.get(&slot.id.0).and_then(|cell| cell.latest_known());
             let input = merge(result, before.as_ref());
             if differs(before.as_ref(), &input) {
@@ -188,7 +218,11 @@ impl Stepper {
         }
         let seq = last.seq + 1;
         self.core.progress.open(seq, store.index());
-        self.core.publish_step(Step { seq, store, answers });
+        self.core.publish_step(Step {
+            seq,
+            store,
+            answers,
+        });
         self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
         for slot in changed {
             let readers = slot.interested();
@@ -231,7 +265,11 @@ impl Stepper {
             }
             let seq = last.seq + 1;
             let store = last.store.clone();
-            self.core.publish_step(Step { seq, store, answers });
+            self.core.publish_step(Step {
+                seq,
+                store,
+                answers,
+            });
         }
         if now >= self.swept + Duration::from_secs(30) {
             self.swept = now;

@@ -52,7 +52,12 @@ impl Subscription {
             proxy.cell.clone()
         });
         core.registry.watches.fetch_add(1, Ordering::Relaxed);
-        Self { core: core.clone(), id: id.clone(), cell, waker: None }
+        Self {
+            core: core.clone(),
+            id: id.clone(),
+            cell,
+            waker: None,
+        }
     }
 }
 
@@ -73,7 +78,10 @@ impl Drop for Subscription {
 
 impl Watch {
     pub(super) fn open(core: &Arc<Core>, id: &ProxyId) -> Self {
-        Self { subscription: Subscription::open(core, id), seen: 0 }
+        Self {
+            subscription: Subscription::open(core, id),
+            seen: 0,
+        }
     }
 
     /// The proxy watched.
@@ -132,7 +140,10 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("id", &self.subscription.id).field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("Watch")
+            .field("id", &self.subscription.id)
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
     }
 }
 
@@ -218,7 +229,11 @@ impl Shared {
     fn schedule(this: &Arc<Self>) {
         {
             let mut state = this.state.lock();
-            if state.cancelled || state.ended || std::mem::replace(&mut state.queued, true) || state.running {
+            if state.cancelled
+                || state.ended
+                || std::mem::replace(&mut state.queued, true)
+                || state.running
+            {
                 return;
             }
         }
@@ -263,7 +278,9 @@ impl Shared {
 
     fn call(&self, event: WatchEvent) {
         // Taken out for the call, so that no lock is held while foreign code runs.
-        let Some((mut callback, subscription)) = self.held.lock().take() else { return };
+        let Some((mut callback, subscription)) = self.held.lock().take() else {
+            return;
+        };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| callback(event))) {
             tracing::error!(proxy = %subscription.id, panic = super::panic_text(panic.as_ref()), "a watch callback panicked");
         }

@@ -78,7 +78,12 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
             return;
         }
         let dirty = std::mem::take(&mut schedule.dirty);
-        (dirty, std::mem::take(&mut schedule.all), schedule.gate.take(), schedule.registry_gate.take())
+        (
+            dirty,
+            std::mem::take(&mut schedule.all),
+            schedule.gate.take(),
+            schedule.registry_gate.take(),
+        )
     };
     if entry.is_retired() || entry.has_ended() {
         release_all(core, entry, run);
@@ -89,12 +94,29 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
     let step = core.current_step();
     let registration = entry.meta.lock().registration.clone();
     core.counters.runs.fetch_add(1, Ordering::Relaxed);
-    let mut inputs = StepInputs { core, entry, step: &step, held: &mut run.held, added: Vec::new() };
+    let mut inputs = StepInputs {
+        core,
+        entry,
+        step: &step,
+        held: &mut run.held,
+        added: Vec::new(),
+    };
     let state = &mut run.state;
     state.set_registration(registration);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let changed = if all { Changed::All } else { Changed::Queries(&dirty) };
-        state.run(&core.config.proxies, &core.shared, &mut inputs, changed, step.store.index(), now)
+        let changed = if all {
+            Changed::All
+        } else {
+            Changed::Queries(&dirty)
+        };
+        state.run(
+            &core.config.proxies,
+            &core.shared,
+            &mut inputs,
+            changed,
+            step.store.index(),
+            now,
+        )
     }));
     let added = std::mem::take(&mut inputs.added);
     match outcome {
@@ -107,8 +129,16 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
 }
 
 /// Publishes what the run came to and lets go of queries that are no longer wanted.
-fn finish(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, outcome: RunOutcome, now: Duration) {
-    core.counters.parts.fetch_add(outcome.built, Ordering::Relaxed);
+fn finish(
+    core: &Arc<Core>,
+    entry: &Arc<Entry>,
+    run: &mut RunState,
+    outcome: RunOutcome,
+    now: Duration,
+) {
+    core.counters
+        .parts
+        .fetch_add(outcome.built, Ordering::Relaxed);
     if let Some(error) = outcome.terminal {
         end(entry, error);
         release_all(core, entry, run);
@@ -142,7 +172,9 @@ fn finish(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, outcome: Run
 }
 
 fn publish_due(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, now: Duration) {
-    let Some(snapshot) = run.unpublished.take() else { return };
+    let Some(snapshot) = run.unpublished.take() else {
+        return;
+    };
     if run.publish_at > now {
         run.unpublished = Some(snapshot);
         arm(core, entry, run, run.publish_at);
@@ -202,7 +234,13 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
 }
 
 /// A query that was wanted for the first time in this run may have changed in a step that didn't know of the state yet.
-fn catch_up(core: &Arc<Core>, entry: &Arc<Entry>, step: &Step, added: Vec<QueryId>, gate: Option<Gate>) {
+fn catch_up(
+    core: &Arc<Core>,
+    entry: &Arc<Entry>,
+    step: &Step,
+    added: Vec<QueryId>,
+    gate: Option<Gate>,
+) {
     if added.is_empty() || core.current_step().seq == step.seq {
         return;
     }
@@ -228,7 +266,12 @@ impl Inputs for StepInputs<'_> {
         let slot = self.hold(query);
         let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
         if let Some(cell) = self.step.answers.get(&slot.id.0) {
-            return (slot.id, self.core.evaluator.force_at(&slot, cell, self.step, recheck));
+            return (
+                slot.id,
+                self.core
+                    .evaluator
+                    .force_at(&slot, cell, self.step, recheck),
+            );
         }
         match &slot.route {
             Route::View => (slot.id, self.first(&slot)),
@@ -244,7 +287,11 @@ impl StepInputs<'_> {
     /// The query's slot, with this state among those to be woken.
     fn hold(&mut self, query: &Query) -> Arc<QuerySlot> {
         loop {
-            let slot = self.core.queries.intern(&self.entry.scope, query, self.core.evaluator.sources.as_ref());
+            let slot = self.core.queries.intern(
+                &self.entry.scope,
+                query,
+                self.core.evaluator.sources.as_ref(),
+            );
             match self.held.binary_search_by_key(&slot.id, |held| held.id) {
                 Ok(_) => return slot,
                 Err(at) => {
@@ -263,7 +310,9 @@ impl StepInputs<'_> {
     fn first(&self, slot: &Arc<QuerySlot>) -> Input {
         let evaluator = &self.core.evaluator;
         let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
-        let cell = slot.cell_for(self.step, || self.core.tell(|inbox| inbox.fresh.push(slot.clone())));
+        let cell = slot.cell_for(self.step, || {
+            self.core.tell(|inbox| inbox.fresh.push(slot.clone()))
+        });
         evaluator.force_at(slot, &cell, self.step, recheck)
     }
 }

@@ -13,7 +13,9 @@ use crate::snapshot::Part;
 use crate::store::Reader;
 
 use super::views::StoreViews;
-use super::{Answer, AuthScope, Feed, FeedSink, Query, QueryError, Route, Sources, SubscriptionId, Views};
+use super::{
+    Answer, AuthScope, Feed, FeedSink, Query, QueryError, Route, Sources, SubscriptionId, Views,
+};
 
 /// Views over the embedded store, and a feed of certificates from the embedded authority.
 pub struct EmbeddedSources {
@@ -25,13 +27,21 @@ impl EmbeddedSources {
     /// Sources for a datacenter, with certificates from `leaves`.
     #[must_use]
     pub fn new(datacenter: SmolStr, leaves: Arc<LeafManager>) -> Self {
-        Self { views: StoreViews { datacenter }, leaves: Arc::new(LeafFeed { leaves, subscriptions: Mutex::default() }) }
+        Self {
+            views: StoreViews { datacenter },
+            leaves: Arc::new(LeafFeed {
+                leaves,
+                subscriptions: Mutex::default(),
+            }),
+        }
     }
 }
 
 impl fmt::Debug for EmbeddedSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedSources").field("views", &self.views).finish_non_exhaustive()
+        f.debug_struct("EmbeddedSources")
+            .field("views", &self.views)
+            .finish_non_exhaustive()
     }
 }
 
@@ -57,9 +67,18 @@ struct LeafFeed {
 }
 
 impl Feed for LeafFeed {
-    fn subscribe(&self, subscription: SubscriptionId, _scope: &AuthScope, query: &Query, sink: FeedSink) {
+    fn subscribe(
+        &self,
+        subscription: SubscriptionId,
+        _scope: &AuthScope,
+        query: &Query,
+        sink: FeedSink,
+    ) {
         let Query::Leaf { service } = query else {
-            sink.answer(subscription, Err(QueryError::new(format!("the {query} is no certificate"))));
+            sink.answer(
+                subscription,
+                Err(QueryError::new(format!("the {query} is no certificate"))),
+            );
             return;
         };
         let request = LeafRequest::for_service(service.clone());
@@ -72,7 +91,9 @@ impl Feed for LeafFeed {
                 sink.answer(subscription, answer);
             }),
         );
-        self.subscriptions.lock().insert(subscription, (held, request));
+        self.subscriptions
+            .lock()
+            .insert(subscription, (held, request));
     }
 
     fn unsubscribe(&self, subscription: SubscriptionId) {
@@ -83,7 +104,11 @@ impl Feed for LeafFeed {
     }
 
     fn refresh(&self, subscription: SubscriptionId) {
-        let request = self.subscriptions.lock().get(&subscription).map(|(_, request)| request.clone());
+        let request = self
+            .subscriptions
+            .lock()
+            .get(&subscription)
+            .map(|(_, request)| request.clone());
         if let Some(request) = request {
             self.leaves.renew(&request);
         }

@@ -31,7 +31,10 @@ pub static INSTANCE_FIELDS: FieldType = FieldType::Record(&[
             ("SocketPath", FieldType::String),
             ("Meta", FieldType::Map(&FieldType::String)),
             ("TaggedAddresses", FieldType::Map(&TAGGED_ADDRESS)),
-            ("Weights", FieldType::Record(&[("Passing", FieldType::Int), ("Warning", FieldType::Int)])),
+            (
+                "Weights",
+                FieldType::Record(&[("Passing", FieldType::Int), ("Warning", FieldType::Int)]),
+            ),
             ("EnableTagOverride", FieldType::Bool),
             ("Namespace", FieldType::String),
             ("Partition", FieldType::String),
@@ -45,7 +48,10 @@ pub static INSTANCE_FIELDS: FieldType = FieldType::Record(&[
                     ("DestinationServiceID", FieldType::String),
                     ("LocalServiceAddress", FieldType::String),
                     ("LocalServicePort", FieldType::Int),
-                    ("MeshGateway", FieldType::Record(&[("Mode", FieldType::String)])),
+                    (
+                        "MeshGateway",
+                        FieldType::Record(&[("Mode", FieldType::String)]),
+                    ),
                     ("Upstreams", FieldType::List(&UPSTREAM)),
                 ]),
             ),
@@ -64,7 +70,10 @@ static UPSTREAM: FieldType = FieldType::Record(&[
     ("Datacenter", FieldType::String),
     ("LocalBindAddress", FieldType::String),
     ("LocalBindPort", FieldType::Int),
-    ("MeshGateway", FieldType::Record(&[("Mode", FieldType::String)])),
+    (
+        "MeshGateway",
+        FieldType::Record(&[("Mode", FieldType::String)]),
+    ),
 ]);
 
 static CHECK: FieldType = FieldType::Record(&[
@@ -96,7 +105,9 @@ impl Record for FilteredInstance<'_, '_> {
         Some(match name {
             "Node" => Field::Record(&*self.0.node.value),
             "Service" => Field::Record(&*self.0.service.value),
-            "Checks" => Field::List(Box::new(self.0.checks.iter().map(|row| Field::Record(check(row))))),
+            "Checks" => Field::List(Box::new(
+                self.0.checks.iter().map(|row| Field::Record(check(row))),
+            )),
             _ => return None,
         })
     }

@@ -5,8 +5,8 @@ use triomphe::Arc;
 
 use crate::chain::{self, ChainRequest, EntryLookup, ServiceKey};
 use crate::model::{
-    ConfigEntry, Endpoint, EntryKind, Locality, ProxyDefaults, ServiceDefaults, ServiceResolver, ServiceRouter,
-    ServiceSplitter,
+    ConfigEntry, Endpoint, EntryKind, Locality, ProxyDefaults, ServiceDefaults, ServiceResolver,
+    ServiceRouter, ServiceSplitter,
 };
 use crate::snapshot::Part;
 use crate::store::Reader;
@@ -33,13 +33,20 @@ impl StoreViews {
                 Some(roots) => Ok(Answer::CaRoots(Part::new((*roots.value).clone()))),
                 None => Err(QueryError::new("no CA bootstrapped yet")),
             },
-            Query::Leaf { .. } => Err(QueryError::new("certificates come from the certificate authority")),
-            Query::Intentions { service } => Ok(Answer::Intentions(Part::new(reader.intentions_to(service)))),
+            Query::Leaf { .. } => Err(QueryError::new(
+                "certificates come from the certificate authority",
+            )),
+            Query::Intentions { service } => {
+                Ok(Answer::Intentions(Part::new(reader.intentions_to(service))))
+            }
             Query::Mesh => {
-                let mesh = reader.config(EntryKind::Mesh, "mesh").and_then(|row| match &*row.value {
-                    ConfigEntry::Mesh(mesh) => Some(mesh.clone()),
-                    _ => None,
-                });
+                let mesh =
+                    reader
+                        .config(EntryKind::Mesh, "mesh")
+                        .and_then(|row| match &*row.value {
+                            ConfigEntry::Mesh(mesh) => Some(mesh.clone()),
+                            _ => None,
+                        });
                 Ok(Answer::Mesh(Part::new(mesh)))
             }
             Query::JwtProviders => {
@@ -55,7 +62,9 @@ impl StoreViews {
             Query::ServiceConfig(query) => Ok(service_config(query, reader)),
             Query::ServiceRecord { node, service_id } => {
                 let row = reader.instance(node.as_str(), service_id);
-                Ok(Answer::ServiceRecord(Part::new(row.map(|row| row.value.clone()))))
+                Ok(Answer::ServiceRecord(Part::new(
+                    row.map(|row| row.value.clone()),
+                )))
             }
         }
     }
@@ -63,9 +72,15 @@ impl StoreViews {
     /// store.md 4.3.
     fn chain(&self, query: &ChainQuery, reader: &Reader<'_>) -> Result<Answer, QueryError> {
         let Some(roots) = reader.ca_roots() else {
-            return Err(QueryError::new("no cluster CA config: the trust domain isn't known yet"));
+            return Err(QueryError::new(
+                "no cluster CA config: the trust domain isn't known yet",
+            ));
         };
-        let mut request = ChainRequest::new(query.service.clone(), query.datacenter.clone(), roots.value.trust_domain.clone());
+        let mut request = ChainRequest::new(
+            query.service.clone(),
+            query.datacenter.clone(),
+            roots.value.trust_domain.clone(),
+        );
         request.override_mesh_gateway = query.override_mesh_gateway;
         request.override_protocol = query.override_protocol.clone();
         request.override_connect_timeout = query.override_connect_timeout;
@@ -79,20 +94,37 @@ impl StoreViews {
     /// store.md 4.10: the connect lookup, with unhealthy instances kept.
     fn endpoints(&self, query: &EndpointsQuery, reader: &Reader<'_>) -> Result<Answer, QueryError> {
         if !query.peer.is_empty() {
-            return Err(QueryError::new(format!("peer {:?} is not known here", query.peer)));
+            return Err(QueryError::new(format!(
+                "peer {:?} is not known here",
+                query.peer
+            )));
         }
         if !query.datacenter.is_empty() && query.datacenter != self.datacenter {
-            return Err(QueryError::new(format!("no path to datacenter {:?}", query.datacenter)));
+            return Err(QueryError::new(format!(
+                "no path to datacenter {:?}",
+                query.datacenter
+            )));
         }
-        let filter = parse_instance_filter(&query.filter)
-            .map_err(|error| QueryError::new(format!("filter {:?} of a subset of {}: {error}", query.filter, query.service)))?;
+        let filter = parse_instance_filter(&query.filter).map_err(|error| {
+            QueryError::new(format!(
+                "filter {:?} of a subset of {}: {error}",
+                query.filter, query.service
+            ))
+        })?;
         let mut endpoints = Vec::new();
         for row in reader.connect_instances(query.service.as_str()) {
-            let passes = filter
-                .matches(&FilteredInstance(&row))
-                .map_err(|error| QueryError::new(format!("filter {:?} of a subset of {}: {error}", query.filter, query.service)))?;
+            let passes = filter.matches(&FilteredInstance(&row)).map_err(|error| {
+                QueryError::new(format!(
+                    "filter {:?} of a subset of {}: {error}",
+                    query.filter, query.service
+                ))
+            })?;
             if passes {
-                endpoints.push(Endpoint::of(&row.node.value, &row.service.value, row.checks.iter().map(|c| &*c.value)));
+                endpoints.push(Endpoint::of(
+                    &row.node.value,
+                    &row.service.value,
+                    row.checks.iter().map(|c| &*c.value),
+                ));
             }
         }
         Ok(Answer::Endpoints(Part::new(endpoints)))
