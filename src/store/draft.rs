@@ -346,18 +346,25 @@ impl Draft {
         }
     }
 
-    /// Counts a row that puts a name into a set.
+    /// Counts a row that puts a name into a set. The set changes if this is now the spelling to show.
     pub fn join(&mut self, set: NameSet, name: &str) {
         let member = (set, NameKey::new(name), SmolStr::from(name));
-        if count_up(&mut self.tables.names, member) {
+        if count_up(&mut self.tables.names, member.clone())
+            && self.tables.spelling(set, &member.1) == Some(&member.2)
+        {
             self.change(Key::Names(set));
         }
     }
 
-    /// Takes back a [`Self::join`].
+    /// Takes back a [`Self::join`]. The set changes if this was the spelling to show.
     pub fn leave(&mut self, set: NameSet, name: &str) {
         let member = (set, NameKey::new(name), SmolStr::from(name));
-        if count_down(&mut self.tables.names, &member) {
+        if count_down(&mut self.tables.names, &member)
+            && self
+                .tables
+                .spelling(set, &member.1)
+                .is_none_or(|next| member.2 < *next)
+        {
             self.change(Key::Names(set));
         }
     }
