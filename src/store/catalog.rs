@@ -134,7 +134,8 @@ impl Store {
     /// If the back end can't keep it; the store is then as before.
     pub fn restore(&self, image: &Image) -> Result<u64, StoreError> {
         let mut writer = self.writer.lock();
-        let index = self.snapshot().index().max(image.index) + 1;
+        let before = self.snapshot();
+        let index = before.index().max(image.index) + 1;
         let tables = load(image, index);
         writer.backend.replace(&Image {
             index,
@@ -145,6 +146,8 @@ impl Store {
         };
         let wakers = self.publish(after, None);
         drop(writer);
+        // Only now: freeing all tables takes a while.
+        drop(before);
         self.feeds.wake();
         wake_all(wakers);
         Ok(index)

@@ -33,7 +33,6 @@
 mod backend;
 mod catalog;
 mod draft;
-mod draft_config;
 mod feed;
 mod intentions;
 mod key;
