@@ -334,8 +334,9 @@ impl Authority {
         Ok(self.public_roots(inner))
     }
 
-    /// Forgets older roots that were rotated out longer ago than two leaf lifetimes, or have expired: no valid leaf of
-    /// theirs is left. Returns the new roots if any was forgotten. To be called from time to time (hourly is plenty).
+    /// Forgets older roots that were rotated out longer ago than two leaf lifetimes, or have expired: all their leaves
+    /// were replaced long ago. Returns the new roots if any was forgotten. To be called from time to time (hourly is
+    /// plenty).
     pub fn prune(&self) -> Option<CaRoots> {
         let now = self.clock.now();
         let mut inner = self.inner.lock();

@@ -333,7 +333,7 @@ pub(super) fn pem_to_der(pem: &str, label: &str) -> Result<Vec<u8>, String> {
 /// One certificate in DER.
 pub(super) fn parse_certificate(der: &[u8]) -> Result<X509Certificate<'_>, String> {
     match X509Certificate::from_der(der) {
-        Ok((rest, certificate)) if rest.is_empty() => Ok(certificate),
+        Ok(([], certificate)) => Ok(certificate),
         Ok(_) => Err("bytes follow the certificate".into()),
         Err(problem) => Err(format!("it is no certificate: {problem}")),
     }

@@ -1,1 +1,168 @@
-//! snapshot.
+//! The snapshot: everything one proxy needs, at one store index, immutable.
+//!
+//! A [`ConfigSnapshot`] is a shallow tree of [`PartRef`]s. An update copies the path to what changed and shares the rest,
+//! so two snapshots are compared part by part by their ids ([`ConfigSnapshot::diff`]), and whatever is derived from a
+//! part can be cached under its id. Parts that many proxies share (trust roots, a chain, the endpoints of a service, an
+//! upstream with equal settings) are one allocation for all of them.
+
+mod diff;
+mod json;
+mod part;
+mod settings;
+
+use smol_str::SmolStr;
+use std::collections::BTreeMap;
+use triomphe::Arc;
+
+use crate::model::chain::CompiledChain;
+use crate::model::{
+    CaRoots, Endpoint, Intention, IssuedCert, JwtProvider, Locality, MeshConfig, ProxyConfig,
+    ProxyId, ServiceKind, TaggedAddress, Upstream, UpstreamId,
+};
+
+pub use diff::{SnapshotChange, SnapshotDiff};
+pub use part::{Part, PartId, PartRef};
+pub use settings::UpstreamSettings;
+
+/// Everything that one proxy needs, at one store index.
+#[derive(Debug, Clone)]
+pub struct ConfigSnapshot {
+    /// The store index that every part was read at.
+    pub store_index: u64,
+    /// Who the proxy is, with the central configuration merged in.
+    pub header: PartRef<Header>,
+    /// Trust roots.
+    pub roots: PartRef<CaRoots>,
+    /// What its kind needs beside.
+    pub kind: KindSnapshot,
+}
+
+/// The part of a snapshot that depends on the kind of proxy.
+#[derive(Debug, Clone)]
+pub enum KindSnapshot {
+    /// A sidecar.
+    ConnectProxy(ConnectProxySnapshot),
+}
+
+/// Who a proxy is (kinds.md 2).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// Identity that it is registered under.
+    pub proxy_id: ProxyId,
+    /// Kind.
+    pub kind: ServiceKind,
+    /// Its own service name.
+    pub service: SmolStr,
+    /// Address; empty means the node's.
+    pub address: SmolStr,
+    /// Port.
+    pub port: u16,
+    /// Labels.
+    pub service_meta: BTreeMap<String, String>,
+    /// Addresses by tag.
+    pub tagged_addresses: BTreeMap<String, TaggedAddress>,
+    /// Region and zone.
+    pub locality: Option<Locality>,
+    /// The proxy block with central configuration merged in; its upstreams stand in the kind's part.
+    pub proxy: ProxyConfig,
+    /// Datacenter of the control plane.
+    pub datacenter: SmolStr,
+    /// What holds for callers that no intention speaks of.
+    pub intention_default_allow: bool,
+}
+
+/// What a sidecar needs (kinds.md 6, 7).
+#[derive(Debug, Clone)]
+pub struct ConnectProxySnapshot {
+    /// The certificate that it presents.
+    pub leaf: PartRef<IssuedCert>,
+    /// Who may call its service, highest precedence first.
+    pub intentions: PartRef<Vec<Intention>>,
+    /// Settings of the mesh, if there is an entry.
+    pub mesh: PartRef<Option<MeshConfig>>,
+    /// Token providers by name, sorted.
+    pub jwt_providers: PartRef<Vec<Arc<JwtProvider>>>,
+    /// What the application dials, sorted by id.
+    pub upstreams: Arc<[UpstreamEntry]>,
+}
+
+/// An upstream of one proxy.
+#[derive(Debug, Clone)]
+pub struct UpstreamEntry {
+    /// Which upstream.
+    pub id: UpstreamId,
+    /// Its definition, with central configuration merged in: where to listen, and how.
+    pub definition: PartRef<Upstream>,
+    /// Where its traffic goes; shared by all proxies with equal settings. `None` until its chain is known.
+    pub target: Option<PartRef<UpstreamTarget>>,
+}
+
+/// Where an upstream's traffic goes.
+#[derive(Debug, Clone)]
+pub struct UpstreamTarget {
+    /// Settings that reach clusters.
+    pub settings: PartRef<UpstreamSettings>,
+    /// The compiled chain.
+    pub chain: PartRef<CompiledChain>,
+    /// Instances by target, sorted by target id; one entry for every target of the chain.
+    pub endpoints: Vec<TargetEndpoints>,
+}
+
+/// The instances of one target of a chain.
+#[derive(Debug, Clone)]
+pub struct TargetEndpoints {
+    /// Id of the target.
+    pub target: SmolStr,
+    /// Instances, sorted by node and id; `None` while they aren't known (decision X4: still an empty assignment).
+    pub endpoints: Option<PartRef<Vec<Endpoint>>>,
+}
+
+impl ConfigSnapshot {
+    /// The identity of the proxy.
+    #[must_use]
+    pub fn proxy_id(&self) -> &ProxyId {
+        &self.header.proxy_id
+    }
+
+    /// The kind of the proxy.
+    #[must_use]
+    pub fn proxy_kind(&self) -> ServiceKind {
+        self.header.kind
+    }
+
+    /// The certificate, where the kind has one.
+    #[must_use]
+    pub fn leaf(&self) -> Option<&PartRef<IssuedCert>> {
+        match &self.kind {
+            KindSnapshot::ConnectProxy(sidecar) => Some(&sidecar.leaf),
+        }
+    }
+
+    /// The mesh entry.
+    #[must_use]
+    pub fn mesh(&self) -> Option<&MeshConfig> {
+        match &self.kind {
+            KindSnapshot::ConnectProxy(sidecar) => (**sidecar.mesh).as_ref(),
+        }
+    }
+
+    /// The service whose write right a watcher needs: a sidecar's destination, a gateway's own (engine.md 5.8).
+    #[must_use]
+    pub fn authorized_service(&self) -> &str {
+        match self.kind {
+            KindSnapshot::ConnectProxy(_) => &self.header.proxy.destination_service_name,
+        }
+    }
+}
+
+impl UpstreamTarget {
+    /// The instances of a target: `None` if the chain has no such target or they aren't known yet.
+    #[must_use]
+    pub fn endpoints_of(&self, target: &str) -> Option<&PartRef<Vec<Endpoint>>> {
+        let at = self
+            .endpoints
+            .binary_search_by(|e| e.target.as_str().cmp(target))
+            .ok()?;
+        self.endpoints[at].endpoints.as_ref()
+    }
+}

@@ -1,10 +1,11 @@
 //! Keeps leaf certificates fresh (store.md 4.2, "Leaf manager").
 //!
-//! [`LeafManager`] is a thread around a table ([`core`]): the table decides what to sign next, the thread signs and
+//! [`LeafManager`] is a thread around a table ([`table`]): the table decides what to sign next, the thread signs and
 //! delivers, both outside the lock. See the room's documentation for the order of work.
 
-mod core;
+mod keys;
 mod random;
+mod table;
 mod timing;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +17,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use self::core::{Core, Issuer, Next, Now, Read};
+use self::table::{Issuer, Next, Now, Read, Table};
 use super::{Authority, CaError};
 use crate::clock::Clock;
 use crate::model::{IssuedCert, LeafRequest};
@@ -87,7 +88,7 @@ struct Shared {
 }
 
 struct State {
-    core: Core,
+    table: Table,
     closed: bool,
 }
 
@@ -106,7 +107,7 @@ impl LeafManager {
             authority,
             clock,
             state: Mutex::new(State {
-                core: Core::new(options),
+                table: Table::new(options),
                 closed: false,
             }),
             wake,
@@ -129,7 +130,7 @@ impl LeafManager {
     /// isn't called.
     pub fn subscribe(&self, request: &LeafRequest, sink: LeafSink) -> LeafSubscription {
         let now = self.shared.now();
-        let subscription = self.shared.state.lock().core.subscribe(request, sink, now);
+        let subscription = self.shared.state.lock().table.subscribe(request, sink, now);
         self.shared.wake();
         subscription
     }
@@ -138,7 +139,12 @@ impl LeafManager {
     /// moment may still finish; none starts afterwards.
     pub fn unsubscribe(&self, subscription: LeafSubscription) -> bool {
         let now = self.shared.now();
-        let ended = self.shared.state.lock().core.unsubscribe(subscription, now);
+        let ended = self
+            .shared
+            .state
+            .lock()
+            .table
+            .unsubscribe(subscription, now);
         self.shared.wake();
         ended.is_some()
     }
@@ -156,7 +162,7 @@ impl LeafManager {
             if state.closed {
                 return Err(CaError::Closed);
             }
-            state.core.read(request, &issuer, shared.now())
+            state.table.read(request, &issuer, shared.now())
         };
         let result = match read {
             Read::Ready(certificate) => Ok(certificate),
@@ -165,7 +171,7 @@ impl LeafManager {
                 let issuer = shared.issuer();
                 let mut state = shared.state.lock();
                 state
-                    .core
+                    .table
                     .complete(job.key, result.clone(), &issuer, shared.now());
                 match (result, fallback) {
                     (Err(_), Some(valid)) => Ok(valid),
@@ -181,7 +187,7 @@ impl LeafManager {
     /// False if there is no such key.
     pub fn renew(&self, request: &LeafRequest) -> bool {
         let now = self.shared.now();
-        let known = self.shared.state.lock().core.renew(request, now);
+        let known = self.shared.state.lock().table.renew(request, now);
         self.shared.wake();
         known
     }
@@ -191,14 +197,14 @@ impl LeafManager {
     pub fn roots_changed(&self) {
         let issuer = self.shared.issuer();
         let now = self.shared.now();
-        self.shared.state.lock().core.roots_changed(&issuer, now);
+        self.shared.state.lock().table.roots_changed(&issuer, now);
         self.shared.wake();
     }
 
     /// What is known of each key, in order of first use.
     #[must_use]
     pub fn statuses(&self) -> Vec<LeafStatus> {
-        self.shared.state.lock().core.statuses()
+        self.shared.state.lock().table.statuses()
     }
 
     /// Ends the thread and waits for it (not if called from a sink). No sink is called afterwards. Idempotent.
@@ -225,7 +231,7 @@ impl Drop for LeafManager {
 
 impl std::fmt::Debug for LeafManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let keys = self.shared.state.lock().core.statuses().len();
+        let keys = self.shared.state.lock().table.statuses().len();
         f.debug_struct("LeafManager")
             .field("keys", &keys)
             .finish_non_exhaustive()
@@ -261,8 +267,8 @@ impl Shared {
                     return;
                 }
                 let now = self.now();
-                let deliveries = state.core.take_deliveries(now);
-                (deliveries, state.core.next(&issuer, now), now.monotonic)
+                let deliveries = state.table.take_deliveries(now);
+                (deliveries, state.table.next(&issuer, now), now.monotonic)
             };
             for delivery in deliveries {
                 if self.state.lock().closed {
@@ -280,7 +286,7 @@ impl Shared {
                     }
                     let issuer = self.issuer();
                     let mut state = self.state.lock();
-                    state.core.complete(job.key, result, &issuer, self.now());
+                    state.table.complete(job.key, result, &issuer, self.now());
                 }
                 Next::Sleep(until) => self.sleep(until, looked_at, woken),
             }
@@ -306,3 +312,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The leaf manager without its thread: a table of keys, their timers, and the queue of what to sign next. Every call
+//! The leaf manager without its thread: the rules by which keys are queued, signed and delivered. Every call
 //! is told the time, so that tests need no thread.
 //!
 //! Each key (a distinct [`LeafRequest`]) has a place:
@@ -12,27 +12,22 @@
 //! expired certificate counts as none. Wall time may jump; the difference of the two clocks shows it, and then every
 //! key is looked at once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use smol_str::SmolStr;
 
+use super::keys::{Certificate, Delivery, Entry, KeyId, Keys, Place, Subscriber, Subscription};
 use super::random::Random;
 use super::timing::{RateLimit, renewal_instant, retry_delay};
 use super::{LeafOptions, LeafSink, LeafStatus, LeafSubscription};
 use crate::ca::CaError;
-use crate::model::{IssuedCert, LeafRequest};
+use crate::model::LeafRequest;
 
 /// A difference of wall and monotonic time that changes by more than this is a jump of wall time.
 const JUMP: Duration = Duration::from_secs(2);
-
-type Certificate = triomphe::Arc<IssuedCert>;
-
-/// Number of a key, in order of first use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KeyId(u64);
 
 /// Both times of one instant.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +53,7 @@ pub(super) struct Job {
 /// What the thread does next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Make a signature and call [`Core::complete`].
+    /// Make a signature and call [`Table::complete`].
     Sign(Job),
     /// Sleep until this monotonic time, or until woken.
     Sleep(Option<Duration>),
@@ -69,76 +64,20 @@ pub(super) enum Next {
 pub(super) enum Read {
     /// A certificate that is valid and not due.
     Ready(Certificate),
-    /// The caller is to make this signature and call [`Core::complete`]; until then `fallback` is still valid.
+    /// The caller is to make this signature and call [`Table::complete`]; until then `fallback` is still valid.
     Sign {
         job: Job,
         fallback: Option<Certificate>,
     },
 }
 
-/// One call of a sink, to be made outside the lock.
-pub(super) struct Delivery {
-    subscriber: Arc<Subscriber>,
-    value: Result<Certificate, CaError>,
-}
-
-impl Delivery {
-    /// Calls the sink, unless the subscription ended meanwhile.
-    pub(super) fn make(self) {
-        if !self.subscriber.cancelled.load(Ordering::Acquire) {
-            (self.subscriber.sink)(self.value);
-        }
-    }
-}
-
-pub(super) struct Subscriber {
-    sink: LeafSink,
-    cancelled: AtomicBool,
-}
-
-struct Subscription {
-    subscriber: Arc<Subscriber>,
-    /// Versions of the certificate and the error that were delivered last.
-    seen_certificate: u64,
-    seen_error: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Resting,
-    Urgent,
-    OnDemand,
-    Renewal,
-    Signing,
-}
-
-struct Entry {
-    request: LeafRequest,
-    place: Place,
-    certificate: Option<Certificate>,
-    certificate_version: u64,
-    error: Option<CaError>,
-    error_version: u64,
-    failures: u32,
-    /// A renewal was asked for while a signature was under way.
-    again: bool,
-    wall_timer: Option<SystemTime>,
-    timer: Option<Duration>,
-    linger_until: Option<Duration>,
-    subscriptions: BTreeMap<LeafSubscription, Subscription>,
-}
-
 /// The table of keys.
-pub(super) struct Core {
+pub(super) struct Table {
     options: LeafOptions,
     random: Random,
-    ids: HashMap<LeafRequest, KeyId>,
-    entries: BTreeMap<KeyId, Entry>,
+    keys: Keys,
     by_subscription: HashMap<LeafSubscription, KeyId>,
     next_id: u64,
-    wall_timers: BTreeSet<(SystemTime, KeyId)>,
-    timers: BTreeSet<(Duration, KeyId)>,
-    lingering: BTreeSet<(Duration, KeyId)>,
     /// Places in a queue may be stale: only those count whose entry says so.
     urgent: VecDeque<KeyId>,
     on_demand: VecDeque<KeyId>,
@@ -149,7 +88,7 @@ pub(super) struct Core {
     last: Option<Now>,
 }
 
-impl Core {
+impl Table {
     pub(super) fn new(options: LeafOptions) -> Self {
         let random = match options.seed {
             Some(seed) => Random::seeded(seed),
@@ -158,13 +97,9 @@ impl Core {
         Self {
             options,
             random,
-            ids: HashMap::new(),
-            entries: BTreeMap::new(),
+            keys: Keys::default(),
             by_subscription: HashMap::new(),
             next_id: 0,
-            wall_timers: BTreeSet::new(),
-            timers: BTreeSet::new(),
-            lingering: BTreeSet::new(),
             urgent: VecDeque::new(),
             on_demand: VecDeque::new(),
             renewals: VecDeque::new(),
@@ -179,33 +114,6 @@ impl Core {
         self.next_id
     }
 
-    /// The entry of a request, made if there is none.
-    fn entry_of(&mut self, request: &LeafRequest) -> KeyId {
-        if let Some(id) = self.ids.get(request) {
-            return *id;
-        }
-        let id = KeyId(self.fresh_number());
-        self.ids.insert(request.clone(), id);
-        self.entries.insert(
-            id,
-            Entry {
-                request: request.clone(),
-                place: Place::Resting,
-                certificate: None,
-                certificate_version: 0,
-                error: None,
-                error_version: 0,
-                failures: 0,
-                again: false,
-                wall_timer: None,
-                timer: None,
-                linger_until: None,
-                subscriptions: BTreeMap::new(),
-            },
-        );
-        id
-    }
-
     pub(super) fn subscribe(
         &mut self,
         request: &LeafRequest,
@@ -213,11 +121,11 @@ impl Core {
         now: Now,
     ) -> LeafSubscription {
         self.move_due(now);
-        let id = self.entry_of(request);
+        let id = self.keys.of_request(request);
         let subscription = LeafSubscription(self.fresh_number());
         self.by_subscription.insert(subscription, id);
-        self.stop_lingering(id);
-        if let Some(entry) = self.entries.get_mut(&id) {
+        self.keys.stop_lingering(id);
+        if let Some(entry) = self.keys.get_mut(id) {
             entry.subscriptions.insert(
                 subscription,
                 Subscription {
@@ -242,11 +150,11 @@ impl Core {
         now: Now,
     ) -> Option<Arc<Subscriber>> {
         let id = self.by_subscription.remove(&subscription)?;
-        let entry = self.entries.get_mut(&id)?;
+        let entry = self.keys.get_mut(id)?;
         let ended = entry.subscriptions.remove(&subscription)?;
         ended.subscriber.cancelled.store(true, Ordering::Release);
         if entry.subscriptions.is_empty() {
-            self.linger(id, now);
+            self.keys.linger(id, now.monotonic + self.options.linger);
         }
         Some(ended.subscriber)
     }
@@ -254,18 +162,18 @@ impl Core {
     /// A one-shot read: keeps the key for a while, and lets the caller sign if that can't wait or is due.
     pub(super) fn read(&mut self, request: &LeafRequest, issuer: &Issuer, now: Now) -> Read {
         self.move_due(now);
-        let id = self.entry_of(request);
+        let id = self.keys.of_request(request);
         if self
-            .entries
-            .get(&id)
+            .keys
+            .get(id)
             .is_some_and(|entry| entry.subscriptions.is_empty())
         {
-            self.linger(id, now);
+            self.keys.linger(id, now.monotonic + self.options.linger);
         }
-        let valid = self.valid_certificate(id, now);
+        let valid = self.keys.valid_certificate(id, now);
         let due = self
-            .entries
-            .get(&id)
+            .keys
+            .get(id)
             .is_some_and(|entry| matches!(entry.place, Place::Renewal | Place::OnDemand));
         if let Some(certificate) = valid.clone()
             && (!due
@@ -276,8 +184,8 @@ impl Core {
         {
             return Read::Ready(certificate);
         }
-        self.stop_timers(id);
-        self.set_place(id, Place::Signing);
+        self.keys.stop_timers(id);
+        self.keys.set_place(id, Place::Signing);
         Read::Sign {
             job: Job {
                 key: id,
@@ -290,10 +198,10 @@ impl Core {
     /// Asks for a renewal now. False if nobody uses the key.
     pub(super) fn renew(&mut self, request: &LeafRequest, now: Now) -> bool {
         self.move_due(now);
-        let Some(id) = self.ids.get(request).copied() else {
+        let Some(id) = self.keys.find(request) else {
             return false;
         };
-        let Some(entry) = self.entries.get_mut(&id) else {
+        let Some(entry) = self.keys.get_mut(id) else {
             return false;
         };
         match entry.place {
@@ -308,10 +216,10 @@ impl Core {
     /// once what has no valid certificate.
     pub(super) fn roots_changed(&mut self, issuer: &Issuer, now: Now) {
         self.move_due(now);
-        let ids: Vec<KeyId> = self.entries.keys().copied().collect();
+        let ids = self.keys.ids();
         for id in ids {
-            let valid = self.valid_certificate(id, now);
-            let Some(entry) = self.entries.get_mut(&id) else {
+            let valid = self.keys.valid_certificate(id, now);
+            let Some(entry) = self.keys.get_mut(id) else {
                 continue;
             };
             if entry.place != Place::Resting {
@@ -332,16 +240,17 @@ impl Core {
     /// Sets the timer of a root change, unless something earlier is set already.
     fn renew_with_jitter(&mut self, id: KeyId, now: Now) {
         let at = now.monotonic + self.random.below(self.options.root_change_jitter);
-        let sooner = self.entries.get(&id).and_then(|entry| entry.timer);
-        self.set_timer(id, Some(sooner.map_or(at, |sooner| sooner.min(at))));
+        let sooner = self.keys.get(id).and_then(Entry::timer);
+        self.keys
+            .set_timer(id, Some(sooner.map_or(at, |sooner| sooner.min(at))));
     }
 
     /// The deliveries that are owed now.
     pub(super) fn take_deliveries(&mut self, now: Now) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         for id in std::mem::take(&mut self.undelivered) {
-            let valid = self.valid_certificate(id, now);
-            let Some(entry) = self.entries.get_mut(&id) else {
+            let valid = self.keys.valid_certificate(id, now);
+            let Some(entry) = self.keys.get_mut(id) else {
                 continue;
             };
             for subscription in entry.subscriptions.values_mut() {
@@ -375,7 +284,7 @@ impl Core {
         if let Some(job) = self.pop(Place::Urgent) {
             return Next::Sign(job);
         }
-        let mut wake = self.next_timer(now);
+        let mut wake = self.keys.next_timer(now, self.options.wall_check);
         if self.drop_stale_renewals() {
             match self.limit.take(issuer.csr_max_per_second, now.monotonic) {
                 Ok(()) => {
@@ -400,12 +309,12 @@ impl Core {
         issuer: &Issuer,
         now: Now,
     ) {
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(entry) = self.keys.get_mut(key) else {
             return;
         };
         let again = std::mem::take(&mut entry.again);
         self.undelivered.insert(key);
-        self.set_place(key, Place::Resting);
+        self.keys.set_place(key, Place::Resting);
         match result {
             Ok(certificate) => self.keep(key, certificate, issuer, now),
             Err(error) => self.keep_error(key, error, now),
@@ -416,7 +325,7 @@ impl Core {
     }
 
     fn keep(&mut self, key: KeyId, certificate: Certificate, issuer: &Issuer, now: Now) {
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(entry) = self.keys.get_mut(key) else {
             return;
         };
         // Two may have signed at once (the thread and a reader): the later certificate stays.
@@ -436,8 +345,8 @@ impl Core {
             now.wall,
             &mut self.random,
         );
-        self.set_timer(key, None);
-        self.set_wall_timer(key, Some(renew_at));
+        self.keys.set_timer(key, None);
+        self.keys.set_wall_timer(key, Some(renew_at));
         if certificate.authority_key_id != issuer.signing_key_id {
             // The root was rotated while this was being signed.
             self.renew_with_jitter(key, now);
@@ -445,7 +354,7 @@ impl Core {
     }
 
     fn keep_error(&mut self, key: KeyId, error: CaError, now: Now) {
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(entry) = self.keys.get_mut(key) else {
             return;
         };
         if entry.error.as_ref() != Some(&error) {
@@ -455,8 +364,9 @@ impl Core {
         entry.failures = entry.failures.saturating_add(1);
         let end = entry.certificate.as_ref().map(|kept| kept.valid_before);
         let delay = retry_delay(entry.failures, &mut self.random);
-        self.set_timer(key, Some(now.monotonic + delay));
-        self.set_wall_timer(key, end.filter(|end| now.wall < *end));
+        self.keys.set_timer(key, Some(now.monotonic + delay));
+        self.keys
+            .set_wall_timer(key, end.filter(|end| now.wall < *end));
     }
 
     /// What is known of each key, in order of first use.
@@ -475,34 +385,20 @@ impl Core {
             failures: entry.failures,
             subscribers: entry.subscriptions.len(),
         };
-        self.entries.values().map(status).collect()
+        self.keys.iter().map(status).collect()
     }
 
     /// Moves everything that is due into its queue, and forgets keys whose time of lingering is over.
     fn move_due(&mut self, now: Now) {
         if self.wall_time_jumped(now) {
-            let ids: Vec<KeyId> = self.entries.keys().copied().collect();
+            let ids = self.keys.ids();
             for id in ids {
                 self.look_after_jump(id, now);
             }
         }
         self.last = Some(now);
-        while let Some((at, id)) = self.lingering.first().copied()
-            && at <= now.monotonic
-        {
-            self.lingering.pop_first();
-            self.forget(id);
-        }
-        while let Some((at, id)) = self.wall_timers.first().copied()
-            && at <= now.wall
-        {
-            self.set_wall_timer(id, None);
-            self.queue(id, Place::Renewal, now);
-        }
-        while let Some((at, id)) = self.timers.first().copied()
-            && at <= now.monotonic
-        {
-            self.set_timer(id, None);
+        self.keys.forget_unused(now.monotonic);
+        while let Some(id) = self.keys.next_due(now) {
             self.queue(id, Place::Renewal, now);
         }
     }
@@ -525,8 +421,8 @@ impl Core {
     /// After a jump of wall time: what has become invalid (also "not valid yet") is signed anew; the renewal of what is
     /// still valid is set again from the new time.
     fn look_after_jump(&mut self, id: KeyId, now: Now) {
-        let valid = self.valid_certificate(id, now);
-        let Some(entry) = self.entries.get(&id) else {
+        let valid = self.keys.valid_certificate(id, now);
+        let Some(entry) = self.keys.get(id) else {
             return;
         };
         match valid {
@@ -537,7 +433,7 @@ impl Core {
                     now.wall,
                     &mut self.random,
                 );
-                self.set_wall_timer(id, Some(renew_at));
+                self.keys.set_wall_timer(id, Some(renew_at));
             }
             Some(_) => {}
             None if entry.certificate.is_some() => self.queue(id, Place::Urgent, now),
@@ -547,27 +443,20 @@ impl Core {
 
     /// Puts a key into the queue for `place`; without a valid certificate that is always the urgent one.
     fn queue(&mut self, id: KeyId, place: Place, now: Now) {
-        let valid = self.valid_certificate(id, now);
+        let valid = self.keys.valid_certificate(id, now);
         let place = if valid.is_none() {
             Place::Urgent
         } else {
             place
         };
-        let Some(entry) = self.entries.get(&id) else {
+        let Some(entry) = self.keys.get(id) else {
             return;
         };
-        let rank = |place| match place {
-            Place::Resting => 0,
-            Place::Renewal => 1,
-            Place::OnDemand => 2,
-            Place::Urgent => 3,
-            Place::Signing => 4,
-        };
-        if rank(entry.place) >= rank(place) {
+        if entry.place >= place {
             return;
         }
-        self.stop_timers(id);
-        self.set_place(id, place);
+        self.keys.stop_timers(id);
+        self.keys.set_place(id, place);
         match place {
             Place::Urgent => self.urgent.push_back(id),
             Place::OnDemand => self.on_demand.push_back(id),
@@ -576,17 +465,14 @@ impl Core {
         }
         if let Some(certificate) = valid {
             // While it waits for its turn, its certificate may run out.
-            self.set_wall_timer(id, Some(certificate.valid_before));
+            self.keys.set_wall_timer(id, Some(certificate.valid_before));
         }
     }
 
     fn sign_first_if_missing(&mut self, id: KeyId, now: Now) {
-        let has_failed = self
-            .entries
-            .get(&id)
-            .is_some_and(|entry| entry.failures > 0);
+        let has_failed = self.keys.get(id).is_some_and(|entry| entry.failures > 0);
         // After a failure the back-off decides, not the number of subscribers.
-        if !has_failed && self.valid_certificate(id, now).is_none() {
+        if !has_failed && self.keys.valid_certificate(id, now).is_none() {
             self.queue(id, Place::Urgent, now);
         }
     }
@@ -600,104 +486,32 @@ impl Core {
                 _ => &mut self.renewals,
             };
             let id = queue.pop_front()?;
-            let waits = self.entries.get(&id).filter(|entry| entry.place == place);
+            let waits = self.keys.get(id).filter(|entry| entry.place == place);
             let Some(request) = waits.map(|entry| entry.request.clone()) else {
                 continue;
             };
-            self.stop_timers(id);
-            self.set_place(id, Place::Signing);
+            self.keys.stop_timers(id);
+            self.keys.set_place(id, Place::Signing);
             return Some(Job { key: id, request });
         }
     }
 
     /// Clears stale places at the heads of the limited queues. Whether anything waits there.
     fn drop_stale_renewals(&mut self) -> bool {
-        let entries = &self.entries;
+        let keys = &self.keys;
         let mut waiting = false;
         for (queue, place) in [
             (&mut self.on_demand, Place::OnDemand),
             (&mut self.renewals, Place::Renewal),
         ] {
             while let Some(id) = queue.front()
-                && entries.get(id).is_none_or(|entry| entry.place != place)
+                && keys.get(*id).is_none_or(|entry| entry.place != place)
             {
                 queue.pop_front();
             }
             waiting |= !queue.is_empty();
         }
         waiting
-    }
-
-    /// The next monotonic time at which something may be due. Wall timers count as if wall time ran evenly, and are
-    /// looked at regularly, because it may not.
-    fn next_timer(&self, now: Now) -> Option<Duration> {
-        let wall = self.wall_timers.first().map(|(at, _)| {
-            let delay = at.duration_since(now.wall).unwrap_or_default();
-            now.monotonic + delay.min(self.options.wall_check)
-        });
-        let timer = self.timers.first().map(|(at, _)| *at);
-        let linger = self.lingering.first().map(|(at, _)| *at);
-        [wall, timer, linger].into_iter().flatten().min()
-    }
-
-    fn valid_certificate(&self, id: KeyId, now: Now) -> Option<Certificate> {
-        let certificate = self.entries.get(&id)?.certificate.as_ref()?;
-        certificate
-            .is_valid_at(now.wall)
-            .then(|| certificate.clone())
-    }
-
-    fn set_place(&mut self, id: KeyId, place: Place) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.place = place;
-        }
-    }
-
-    fn set_wall_timer(&mut self, id: KeyId, at: Option<SystemTime>) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            if let Some(old) = std::mem::replace(&mut entry.wall_timer, at) {
-                self.wall_timers.remove(&(old, id));
-            }
-            self.wall_timers.extend(at.map(|at| (at, id)));
-        }
-    }
-
-    fn set_timer(&mut self, id: KeyId, at: Option<Duration>) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            if let Some(old) = std::mem::replace(&mut entry.timer, at) {
-                self.timers.remove(&(old, id));
-            }
-            self.timers.extend(at.map(|at| (at, id)));
-        }
-    }
-
-    fn stop_timers(&mut self, id: KeyId) {
-        self.set_timer(id, None);
-        self.set_wall_timer(id, None);
-    }
-
-    fn linger(&mut self, id: KeyId, now: Now) {
-        self.stop_lingering(id);
-        if let Some(entry) = self.entries.get_mut(&id) {
-            let until = now.monotonic + self.options.linger;
-            entry.linger_until = Some(until);
-            self.lingering.insert((until, id));
-        }
-    }
-
-    fn stop_lingering(&mut self, id: KeyId) {
-        if let Some(entry) = self.entries.get_mut(&id)
-            && let Some(until) = entry.linger_until.take()
-        {
-            self.lingering.remove(&(until, id));
-        }
-    }
-
-    fn forget(&mut self, id: KeyId) {
-        self.stop_timers(id);
-        if let Some(entry) = self.entries.remove(&id) {
-            self.ids.remove(&entry.request);
-        }
     }
 }
 

@@ -1,0 +1,105 @@
+//! Parts that proxies share: one allocation for all proxies whose inputs are the same.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use parking_lot::Mutex;
+use triomphe::Arc;
+
+use crate::snapshot::{Part, PartId, PartRef, UpstreamSettings, UpstreamTarget};
+
+/// The parts that the proxies of one engine share. It holds strong references and lets go of those that nobody else
+/// holds when a table has doubled (decision E9).
+#[derive(Debug, Default)]
+pub struct SharedParts {
+    settings: Interner<String, UpstreamSettings>,
+    targets: Interner<TargetKey, UpstreamTarget>,
+}
+
+/// What an upstream target is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct TargetKey {
+    /// Settings.
+    pub settings: PartId,
+    /// Chain.
+    pub chain: PartId,
+    /// Instances of each target of the chain, in the order of the targets.
+    pub endpoints: Vec<Option<PartId>>,
+}
+
+impl SharedParts {
+    /// The shared part for equal settings.
+    pub(super) fn settings(&self, settings: UpstreamSettings) -> PartRef<UpstreamSettings> {
+        // Settings are small and usually empty; their JSON is their identity.
+        let key = serde_json::to_string(&settings).unwrap_or_default();
+        self.settings.get(key, || settings)
+    }
+
+    /// The shared part for a target made of equal parts.
+    pub(super) fn target(
+        &self,
+        key: TargetKey,
+        build: impl FnOnce() -> UpstreamTarget,
+    ) -> PartRef<UpstreamTarget> {
+        self.targets.get(key, build)
+    }
+
+    /// How many upstream targets were built, over the engine's life: proxies with equal upstreams count once.
+    #[must_use]
+    pub fn targets_built(&self) -> u64 {
+        self.targets.table.lock().built
+    }
+
+    /// Lets go of every part that nobody else holds, and counts the rest.
+    pub fn sweep(&self) -> usize {
+        self.settings.sweep() + self.targets.sweep()
+    }
+}
+
+#[derive(Debug)]
+struct Interner<K, T> {
+    table: Mutex<Table<K, T>>,
+}
+
+#[derive(Debug)]
+struct Table<K, T> {
+    parts: HashMap<K, PartRef<T>, foldhash::fast::RandomState>,
+    sweep_at: usize,
+    built: u64,
+}
+
+impl<K, T> Default for Interner<K, T> {
+    fn default() -> Self {
+        Self {
+            table: Mutex::new(Table {
+                parts: HashMap::default(),
+                sweep_at: 64,
+                built: 0,
+            }),
+        }
+    }
+}
+
+impl<K: Hash + Eq, T> Interner<K, T> {
+    fn get(&self, key: K, build: impl FnOnce() -> T) -> PartRef<T> {
+        let mut table = self.table.lock();
+        if let Some(part) = table.parts.get(&key) {
+            return part.clone();
+        }
+        let part = Part::new(build());
+        table.built += 1;
+        if table.parts.len() >= table.sweep_at {
+            table.parts.retain(|_, part| Arc::count(part) > 1);
+            table.sweep_at = (table.parts.len() * 2).max(64);
+        }
+        table.parts.insert(key, part.clone());
+        part
+    }
+
+    fn sweep(&self) -> usize {
+        let mut table = self.table.lock();
+        table.parts.retain(|_, part| Arc::count(part) > 1);
+        table.sweep_at = (table.parts.len() * 2).max(64);
+        table.parts.len()
+    }
+}

@@ -1,0 +1,152 @@
+//! The upstream part: a compiled chain, and the instances of each of its targets.
+
+use smol_str::SmolStr;
+
+use crate::model::chain::{ChainTarget, CompiledChain};
+use crate::proxy::registration::UpstreamPlan;
+use crate::proxy::shared::{SharedParts, TargetKey};
+use crate::proxy::slot::{Asker, Issue, Run, Slot};
+use crate::snapshot::{PartRef, TargetEndpoints, UpstreamEntry, UpstreamSettings, UpstreamTarget};
+use crate::source::{Answer, ChainQuery, EndpointsQuery, Query, QueryId};
+
+/// The state of one upstream: its chain, then what the chain leads to. Two stages, so that while the targets of a new chain
+/// are awaited the old chain stays in service with fresh endpoints.
+#[derive(Debug)]
+pub(super) struct UpstreamState {
+    plan: UpstreamPlan,
+    chain: Slot<ChainQuery, PartRef<CompiledChain>>,
+    target: Slot<TargetSpec, PartRef<UpstreamTarget>>,
+}
+
+#[derive(Debug, Clone)]
+struct TargetSpec {
+    settings: PartRef<UpstreamSettings>,
+    chain: PartRef<CompiledChain>,
+}
+
+impl PartialEq for TargetSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.settings.id() == other.settings.id() && self.chain.id() == other.chain.id()
+    }
+}
+
+impl UpstreamState {
+    pub(super) fn new(plan: UpstreamPlan) -> Self {
+        Self {
+            plan,
+            chain: Slot::default(),
+            target: Slot::default(),
+        }
+    }
+
+    pub(super) const fn plan(&self) -> &UpstreamPlan {
+        &self.plan
+    }
+
+    pub(super) fn set_plan(&mut self, plan: UpstreamPlan) {
+        self.plan = plan;
+    }
+
+    /// Brings the upstream up to date; returns whether anything in it changed.
+    pub(super) fn refresh(&mut self, shared: &SharedParts, run: &mut Run<'_>) -> bool {
+        let Some(query) = self.plan.chain.clone() else {
+            return false;
+        };
+        let mut changed = self.chain.refresh(query, false, run, |query, _, asker| {
+            match asker.ask(&Query::Chain(query.clone()))? {
+                Answer::Chain(chain) => Some(chain),
+                _ => None,
+            }
+        });
+        match self.chain.output() {
+            Some(chain) => {
+                let spec = TargetSpec {
+                    settings: self.plan.settings.clone(),
+                    chain: chain.clone(),
+                };
+                changed |= self.target.refresh(spec, false, run, |spec, _, asker| {
+                    Some(targets(spec, shared, asker))
+                });
+            }
+            None => {
+                changed |= self.target.output().is_some();
+                self.target = Slot::default();
+            }
+        }
+        changed
+    }
+
+    pub(super) fn entry(&self) -> UpstreamEntry {
+        UpstreamEntry {
+            id: self.plan.id.clone(),
+            definition: self.plan.definition.clone(),
+            target: self.target.output().cloned(),
+        }
+    }
+
+    pub(super) fn wants(&self, into: &mut Vec<QueryId>) {
+        self.chain.wants(into);
+        self.target.wants(into);
+    }
+
+    pub(super) fn issues(&self, into: &mut Vec<Issue>) {
+        self.chain.issues(into);
+        self.target.issues(into);
+    }
+}
+
+/// The instances of every target of a chain, as one shared part.
+fn targets(
+    spec: &TargetSpec,
+    shared: &SharedParts,
+    asker: &mut Asker<'_, '_>,
+) -> PartRef<UpstreamTarget> {
+    let endpoints: Vec<TargetEndpoints> = spec
+        .chain
+        .targets
+        .iter()
+        .map(|(id, target)| {
+            let endpoints = match query(target) {
+                Some(query) => match asker.ask(&query) {
+                    Some(Answer::Endpoints(endpoints)) => Some(endpoints),
+                    _ => None,
+                },
+                None => {
+                    asker.complain(
+                        format!("target {id}"),
+                        "peers are not supported yet; no endpoints",
+                    );
+                    None
+                }
+            };
+            TargetEndpoints {
+                target: SmolStr::from(id),
+                endpoints,
+            }
+        })
+        .collect();
+    let key = TargetKey {
+        settings: spec.settings.id(),
+        chain: spec.chain.id(),
+        endpoints: endpoints
+            .iter()
+            .map(|e| e.endpoints.as_ref().map(|p| p.id()))
+            .collect(),
+    };
+    shared.target(key, || UpstreamTarget {
+        settings: spec.settings.clone(),
+        chain: spec.chain.clone(),
+        endpoints,
+    })
+}
+
+fn query(target: &ChainTarget) -> Option<Query> {
+    target.peer.is_empty().then(|| {
+        Query::Endpoints(EndpointsQuery {
+            service: target.service.clone(),
+            filter: SmolStr::from(target.subset.filter.as_str()),
+            datacenter: target.datacenter.clone(),
+            peer: SmolStr::default(),
+        })
+    })
+}
