@@ -34,6 +34,7 @@ mod backend;
 mod catalog;
 mod draft;
 mod feed;
+mod from_model;
 mod intentions;
 mod key;
 mod readers;

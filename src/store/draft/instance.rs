@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use smol_str::SmolStr;
 
 use super::{Draft, KeySet};
-use crate::model::{NameKey, ServiceInstance, Weights};
+use crate::model::{NameKey, ServiceInstance};
 use crate::store::backend::RowKey;
 use crate::store::key::{CheckKey, InstanceKey, Key, NameSet, PeeredName};
 use crate::store::row::Row;
@@ -25,12 +25,7 @@ impl Draft {
             service.id.clone_from(&service.service);
         }
         take_peer(&mut service.peer_name, node)?;
-        if !weights_are_valid(&service.weights) {
-            service.weights = Weights {
-                passing: 1,
-                warning: 1,
-            };
-        }
+        service.weights = service.weights.or_default();
         let key = InstanceKey::new(node, &service.id);
         let before = self.tables.instances.get(&key);
         if before.is_some_and(|row| *row.value == service) {
@@ -229,9 +224,4 @@ fn labels(key: &InstanceKey, row: &ServiceInstance) -> BTreeSet<(NameKey, SmolSt
         .iter()
         .map(|tag| (name.clone(), SmolStr::from(tag)))
         .collect()
-}
-
-/// store.md 1.2: `Passing` at least 1, `Warning` at least 0, both at most 65535.
-fn weights_are_valid(weights: &Weights) -> bool {
-    (1..=65_535).contains(&weights.passing) && (0..=65_535).contains(&weights.warning)
 }

@@ -107,7 +107,7 @@ fn store_34_peers_do_not_mix() {
             node,
             service: Some(service("db", 1)),
             checks: vec![check],
-            skip_node_update: false,
+            ..Register::default()
         }))
     };
     apply(&store, imported("p", ""));

@@ -311,8 +311,14 @@ fn skip_node_update_leaves_an_existing_node() {
             ..Register::default()
         }))
     };
+    let text = refused(&store, skipping(""));
+    assert!(
+        text.starts_with("Ops[0].Register.Node: there is no node \"n1\""),
+        "{text}"
+    );
     apply(&store, skipping("1.1.1.1"));
     assert!(!apply(&store, skipping("2.2.2.2")).changed);
+    assert!(!apply(&store, skipping("")).changed);
     assert_eq!(
         store.snapshot().reader().node("N1").unwrap().address,
         "1.1.1.1"
@@ -465,4 +471,41 @@ fn keys_of_deleted_things_are_forgotten() {
         ),
         (0, 0, 0)
     );
+}
+
+#[test]
+fn transactions_come_in_the_models_form() {
+    let text = r#"{"Ops": [
+        {"Register": {"Node": "n1", "Address": "10.0.0.1", "Service": {"Service": "web", "Port": 80},
+                      "Check": {"Name": "c", "ServiceID": "web"}}},
+        {"Config": {"Kind": "service-defaults", "Name": "web", "Protocol": "HTTP"}}
+    ]}"#;
+    let read = |text: &str| -> Transaction {
+        let document = crate::hcl::parse_json(text.as_bytes()).unwrap();
+        let (read, _) = crate::model::Transaction::read(&document).unwrap();
+        read.try_into().unwrap()
+    };
+    let store = new_store();
+    assert!(store.apply(read(text)).unwrap().changed);
+    // store_12: equal once normalised.
+    assert!(
+        !store
+            .apply(read(&text.replace("HTTP", "http")))
+            .unwrap()
+            .changed
+    );
+    let lost = text.replace("\"ServiceID\": \"web\"", "\"ServiceID\": \"x\"");
+    let error = store.apply(read(&lost)).unwrap_err();
+    assert_eq!(
+        problems(&error),
+        ["Ops[0].Register.Check: node \"n1\" has no service \"x\"; register it first"]
+    );
+    let gone = r#"{"Ops": [
+        {"Deregister": {"Node": "n1", "CheckID": "c"}},
+        {"Deregister": {"Node": "n1", "ServiceID": "web"}},
+        {"Deregister": {"Node": "n1"}},
+        {"DeleteConfig": {"Kind": "service-defaults", "Name": "web"}}
+    ]}"#;
+    assert!(store.apply(read(gone)).unwrap().changed);
+    assert_eq!(store.image().rows, []);
 }

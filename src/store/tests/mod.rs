@@ -66,7 +66,7 @@ fn register(node_name: &str, service: Option<ServiceInstance>, checks: Vec<Healt
         node: node(node_name),
         service,
         checks,
-        skip_node_update: false,
+        ..Register::default()
     }))
 }
 

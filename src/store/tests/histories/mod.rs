@@ -149,7 +149,7 @@ fn an_op() -> impl Strategy<Value = Op> {
     let checks = proptest::collection::vec(a_check(), 0..2);
     prop_oneof![
         8 => (a_node(), proptest::option::of(an_instance()), checks, any::<bool>()).prop_map(|(node, service, checks, skip_node_update)| {
-            Op::Register(Box::new(Register { node, service, checks, skip_node_update }))
+            Op::Register(Box::new(Register { node, service, checks, skip_node_update, ..Register::default() }))
         }),
         3 => (place(), a_check()).prop_map(|(on, mut check)| {
             check.node = on.name.to_string();

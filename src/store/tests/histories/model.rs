@@ -78,6 +78,7 @@ impl Model {
                 let Register {
                     node,
                     service,
+                    check: _,
                     checks,
                     skip_node_update,
                 } = &**register;
