@@ -50,7 +50,7 @@ pub trait EntryLookup {
     }
 }
 
-/// Collects the entries for a chain. Each name is asked for once.
+/// Collects the entries for a chain. Each entry of a service is asked for once.
 pub fn gather<L: EntryLookup + ?Sized>(request: &ChainRequest, lookup: &mut L) -> EntrySet {
     let own = request.service_key();
     let mut gathering = Gathering {

@@ -49,7 +49,7 @@ pub struct GraphProblem {
     pub chain: SmolStr,
     /// Why.
     #[source]
-    pub reason: GraphReason,
+    pub reason: Box<GraphReason>,
 }
 
 /// Why a write is refused.
@@ -80,7 +80,7 @@ pub fn check_write<G: ChainGraph + ?Sized>(
     for service in affected_chains(changes, graph) {
         check_chain(&service, graph).map_err(|reason| GraphProblem {
             chain: service.name().clone(),
-            reason,
+            reason: Box::new(reason),
         })?;
     }
     Ok(())

@@ -12,6 +12,7 @@
 mod answer;
 mod embedded;
 mod feed;
+mod graph;
 mod instance_filter;
 mod query;
 mod service_config;
@@ -24,6 +25,7 @@ use crate::store::Reader;
 pub use answer::Answer;
 pub use embedded::EmbeddedSources;
 pub use feed::{Feed, FeedSink, SubscriptionId};
+pub use graph::ChainCheck;
 pub use instance_filter::{FilteredInstance, INSTANCE_FIELDS, parse_instance_filter};
 pub use query::{
     AuthScope, ChainQuery, EndpointsQuery, Query, QueryId, QueryKey, ServiceConfigQuery,

@@ -112,6 +112,15 @@ impl EntryLookup for Table {
         self.ask("peer", &peer.into());
         self.entries.peers.get(peer).cloned()
     }
+
+    fn sameness_group(&mut self, _partition: &str, name: &str) -> Option<Arc<SamenessGroup>> {
+        self.ask("group", &name.into());
+        self.entries.sameness_groups.get(name).cloned()
+    }
+
+    fn default_sameness_group(&mut self, _partition: &str) -> Option<Arc<SamenessGroup>> {
+        self.entries.default_sameness_group.clone()
+    }
 }
 
 impl ChainGraph for Table {
@@ -263,7 +272,7 @@ fn fc_058_router_over_mixed_protocols() {
         let mut table = Table::with(&[protocol("a", a), protocol("b", b), protocol("x", "http")]);
         let change = table.write(&router_to("x", &["a", "b"]));
         let problem = check_write(&[change], &mut table).unwrap_err();
-        let GraphReason::Chain(error) = &problem.reason else {
+        let GraphReason::Chain(error) = &*problem.reason else {
             panic!("{problem}");
         };
         assert_eq!(error.code(), "inconsistent-protocols");
@@ -326,7 +335,7 @@ fn chain_12_a_change_is_followed_over_several_entries() {
         serde_json::json!({"Kind": "service-splitter", "Name": "y", "Splits": [{"Weight": 100, "Service": "z"}]}),
     ]);
     let change = table.write(&protocol("Z", "grpc"));
-    let affected = affected_chains(&[change.clone()], &mut table);
+    let affected = affected_chains(std::slice::from_ref(&change), &mut table);
     let names: Vec<&str> = affected.iter().map(|s| s.name().as_str()).collect();
     assert_eq!(names, ["x", "y", "Z"]);
     let problem = check_write(&[change], &mut table).unwrap_err();
@@ -354,7 +363,7 @@ fn chain_12_permissions_need_an_http_chain() {
     let change = table.write(&intentions);
     let problem = check_write(&[change], &mut table).unwrap_err();
     assert_eq!(
-        problem.reason,
+        *problem.reason,
         GraphReason::PermissionsNeedHttp {
             protocol: "tcp".into()
         }

@@ -132,7 +132,7 @@ impl Draw<'_> {
     }
 
     fn subset(&mut self) -> String {
-        self.of(&["", "", "", "", "v1", "v2"])
+        self.of(&["", "", "", "", "", "", "", "v1"])
     }
 
     fn datacenter(&mut self) -> String {
@@ -245,7 +245,7 @@ impl Draw<'_> {
     fn entries(&mut self, peers: bool) -> Vec<ConfigEntry> {
         let mut entries = Vec::new();
         if !self.one_in(4) {
-            let config = serde_json::json!({"protocol": self.of(&["http", "tcp", "grpc"])});
+            let config = serde_json::json!({"protocol": self.of(&["http", "http", "grpc", "tcp"])});
             entries.push(ConfigEntry::ProxyDefaults(ProxyDefaults {
                 name: "global".to_owned(),
                 config: config.as_object().unwrap().clone(),

@@ -241,6 +241,22 @@ fn chain_16_compile_cases() {
     assert_eq!(ran, 162);
 }
 
+/// The same cases with the entries collected by name.
+#[test]
+fn chain_11_compile_cases_through_gather() {
+    // Collecting passes by the local resolver of a failover's peer target, which the compiler would use if it had it.
+    let passed_by = ["peer-failover-other-service-default-subset-drops-peer"];
+    let cases = cases();
+    for case in list(&cases, "compile") {
+        let name = text(case, "name");
+        let entries = entries_of(case);
+        let request = request_of(case, &cases["requestDefaults"]);
+        let gathered = gather(&request, &mut super::graph::Table::of(&entries));
+        let same = compile(&request, &gathered) == compile(&request, &entries);
+        assert_eq!(same, !passed_by.contains(&name), "{name}");
+    }
+}
+
 #[test]
 fn chain_16_target_name_cases() {
     let cases = &cases()["targetNames"];
