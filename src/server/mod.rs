@@ -1,1 +1,3 @@
-//! server.
+//! The program's servers.
+
+pub mod ads;
