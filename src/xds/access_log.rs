@@ -30,11 +30,17 @@ const DEFAULT_FIELDS: &[(&str, &str)] = &[
     ("response_code", "%RESPONSE_CODE%"),
     ("response_flags", "%RESPONSE_FLAGS%"),
     ("response_code_details", "%RESPONSE_CODE_DETAILS%"),
-    ("connection_termination_details", "%CONNECTION_TERMINATION_DETAILS%"),
+    (
+        "connection_termination_details",
+        "%CONNECTION_TERMINATION_DETAILS%",
+    ),
     ("bytes_received", "%BYTES_RECEIVED%"),
     ("bytes_sent", "%BYTES_SENT%"),
     ("duration", "%DURATION%"),
-    ("upstream_service_time", "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%"),
+    (
+        "upstream_service_time",
+        "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
+    ),
     ("x_forwarded_for", "%REQ(X-FORWARDED-FOR)%"),
     ("user_agent", "%REQ(USER-AGENT)%"),
     ("request_id", "%REQ(X-REQUEST-ID)%"),
@@ -45,7 +51,10 @@ const DEFAULT_FIELDS: &[(&str, &str)] = &[
     ("downstream_local_address", "%DOWNSTREAM_LOCAL_ADDRESS%"),
     ("downstream_remote_address", "%DOWNSTREAM_REMOTE_ADDRESS%"),
     ("requested_server_name", "%REQUESTED_SERVER_NAME%"),
-    ("upstream_transport_failure_reason", "%UPSTREAM_TRANSPORT_FAILURE_REASON%"),
+    (
+        "upstream_transport_failure_reason",
+        "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+    ),
 ];
 
 impl Loggers {
@@ -66,15 +75,21 @@ impl Loggers {
         let mut loggers = Self::default();
         if !settings.disable_listener_logs {
             // Only connections that fit no chain; the others are the filter's to log.
-            let no_route = accesslog::ResponseFlagFilter { flags: vec!["NR".to_owned()] };
+            let no_route = accesslog::ResponseFlagFilter {
+                flags: vec!["NR".to_owned()],
+            };
             let filter = accesslog::AccessLogFilter {
                 filter_specifier: Some(
                     accesslog::access_log_filter::FilterSpecifier::ResponseFlagFilter(no_route),
                 ),
             };
-            loggers.listener.push(entry("Consul Listener Log", Some(filter)));
+            loggers
+                .listener
+                .push(entry("Consul Listener Log", Some(filter)));
         }
-        loggers.filter.push(entry("Consul Listener Filter Log", None));
+        loggers
+            .filter
+            .push(entry("Consul Listener Filter Log", None));
         Ok(loggers)
     }
 }
@@ -85,10 +100,13 @@ fn sink(settings: &AccessLogs) -> Result<Any, BuildError> {
     match settings.kind.as_str() {
         "" | "stdout" => Ok(Fields::default().bytes(1, &format).any::<StdoutAccessLog>()),
         "stderr" => Ok(Fields::default().bytes(1, &format).any::<StderrAccessLog>()),
-        "file" if settings.path.is_empty() => {
-            Err(BuildError::new("AccessLogs.Path is needed with Type \"file\""))
-        }
-        "file" => Ok(Fields::default().text(1, &settings.path).bytes(5, &format).any::<FileAccessLog>()),
+        "file" if settings.path.is_empty() => Err(BuildError::new(
+            "AccessLogs.Path is needed with Type \"file\"",
+        )),
+        "file" => Ok(Fields::default()
+            .text(1, &settings.path)
+            .bytes(5, &format)
+            .any::<FileAccessLog>()),
         other => Err(BuildError::new(format!(
             "AccessLogs.Type {other:?} is not one of stdout, stderr, file"
         ))),
@@ -103,8 +121,9 @@ fn format(settings: &AccessLogs) -> Result<Vec<u8>, BuildError> {
 
     let json = if !settings.json_format.is_empty() {
         let read: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(&settings.json_format)
-                .map_err(|e| BuildError::new(format!("AccessLogs.JSONFormat is not a JSON object: {e}")))?;
+            serde_json::from_str(&settings.json_format).map_err(|e| {
+                BuildError::new(format!("AccessLogs.JSONFormat is not a JSON object: {e}"))
+            })?;
         read
     } else if !settings.text_format.is_empty() {
         check_operators(&settings.text_format).map_err(|e| e.at("AccessLogs.TextFormat"))?;
@@ -112,10 +131,15 @@ fn format(settings: &AccessLogs) -> Result<Vec<u8>, BuildError> {
         let source = Fields::default().text(INLINE_STRING, &text).done();
         return Ok(Fields::default().bytes(TEXT_FORMAT_SOURCE, &source).done());
     } else {
-        DEFAULT_FIELDS.iter().map(|(name, operator)| ((*name).to_owned(), (*operator).into())).collect()
+        DEFAULT_FIELDS
+            .iter()
+            .map(|(name, operator)| ((*name).to_owned(), (*operator).into()))
+            .collect()
     };
     check_values(&json).map_err(|e| e.at("AccessLogs.JSONFormat"))?;
-    Ok(Fields::default().bytes(JSON_FORMAT, &structure(&json)).done())
+    Ok(Fields::default()
+        .bytes(JSON_FORMAT, &structure(&json))
+        .done())
 }
 
 fn check_values(members: &serde_json::Map<String, serde_json::Value>) -> Result<(), BuildError> {
@@ -142,7 +166,10 @@ fn check_operators(text: &str) -> Result<(), BuildError> {
             rest = after;
             continue;
         }
-        let name = after.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')).next().unwrap_or_default();
+        let name = after
+            .split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'))
+            .next()
+            .unwrap_or_default();
         let mut tail = &after[name.len()..];
         if let Some(arguments) = tail.strip_prefix('(') {
             tail = arguments.split_once(')').map_or("", |(_, tail)| tail);
@@ -170,11 +197,16 @@ mod tests {
     use super::*;
 
     fn settings() -> AccessLogs {
-        AccessLogs { enabled: true, ..Default::default() }
+        AccessLogs {
+            enabled: true,
+            ..Default::default()
+        }
     }
 
     fn config(log: &accesslog::AccessLog) -> &Any {
-        let Some(accesslog::access_log::ConfigType::TypedConfig(any)) = &log.config_type else { panic!() };
+        let Some(accesslog::access_log::ConfigType::TypedConfig(any)) = &log.config_type else {
+            panic!()
+        };
         any
     }
 
@@ -184,7 +216,11 @@ mod tests {
         let both = Loggers::new(&settings()).unwrap();
         assert_eq!((both.listener.len(), both.filter.len()), (1, 1));
         assert!(both.listener[0].filter.is_some() && both.filter[0].filter.is_none());
-        let one = Loggers::new(&AccessLogs { disable_listener_logs: true, ..settings() }).unwrap();
+        let one = Loggers::new(&AccessLogs {
+            disable_listener_logs: true,
+            ..settings()
+        })
+        .unwrap();
         assert_eq!((one.listener.len(), one.filter.len()), (0, 1));
     }
 
@@ -194,10 +230,14 @@ mod tests {
         let any = config(&loggers.filter[0]);
         assert!(any.type_url.ends_with(".StdoutAccessLog"));
         let read = StdoutAccessLog::decode(&*any.value).unwrap();
-        let Some(stream::v3::stdout_access_log::AccessLogFormat::LogFormat(format)) = read.access_log_format else {
+        let Some(stream::v3::stdout_access_log::AccessLogFormat::LogFormat(format)) =
+            read.access_log_format
+        else {
             panic!()
         };
-        let Some(Format::JsonFormat(fields)) = format.format else { panic!() };
+        let Some(Format::JsonFormat(fields)) = format.format else {
+            panic!()
+        };
         assert_eq!(fields.fields.len(), DEFAULT_FIELDS.len());
 
         let text = AccessLogs {
@@ -209,10 +249,14 @@ mod tests {
         let loggers = Loggers::new(&text).unwrap();
         let read = FileAccessLog::decode(&*config(&loggers.filter[0]).value).unwrap();
         assert_eq!(read.path, "/var/log/a");
-        let Some(file::v3::file_access_log::AccessLogFormat::LogFormat(format)) = read.access_log_format else {
+        let Some(file::v3::file_access_log::AccessLogFormat::LogFormat(format)) =
+            read.access_log_format
+        else {
             panic!()
         };
-        let Some(Format::TextFormatSource(source)) = format.format else { panic!() };
+        let Some(Format::TextFormatSource(source)) = format.format else {
+            panic!()
+        };
         let envoy_types::pb::envoy::config::core::v3::data_source::Specifier::InlineString(text) =
             source.specifier.unwrap()
         else {
@@ -224,17 +268,41 @@ mod tests {
     #[test]
     fn xds_4_6_bad_settings_are_errors() {
         for bad in [
-            AccessLogs { kind: "syslog".into(), ..settings() },
-            AccessLogs { kind: "file".into(), ..settings() },
-            AccessLogs { json_format: "[]".into(), ..settings() },
-            AccessLogs { json_format: r#"{"a": true}"#.into(), ..settings() },
-            AccessLogs { json_format: r#"{"a": "%protocol%"}"#.into(), ..settings() },
-            AccessLogs { text_format: "50%".into(), ..settings() },
-            AccessLogs { text_format: "%REQ(x".into(), ..settings() },
+            AccessLogs {
+                kind: "syslog".into(),
+                ..settings()
+            },
+            AccessLogs {
+                kind: "file".into(),
+                ..settings()
+            },
+            AccessLogs {
+                json_format: "[]".into(),
+                ..settings()
+            },
+            AccessLogs {
+                json_format: r#"{"a": true}"#.into(),
+                ..settings()
+            },
+            AccessLogs {
+                json_format: r#"{"a": "%protocol%"}"#.into(),
+                ..settings()
+            },
+            AccessLogs {
+                text_format: "50%".into(),
+                ..settings()
+            },
+            AccessLogs {
+                text_format: "%REQ(x".into(),
+                ..settings()
+            },
         ] {
             assert!(Loggers::new(&bad).is_err(), "{bad:?}");
         }
-        let fine = AccessLogs { text_format: "%REQ(A?B):10% %% %START_TIME(%s.%3f)%".into(), ..settings() };
+        let fine = AccessLogs {
+            text_format: "%REQ(A?B):10% %% %START_TIME(%s.%3f)%".into(),
+            ..settings()
+        };
         assert!(Loggers::new(&fine).is_ok());
     }
 }

@@ -45,7 +45,12 @@ const SMALL: usize = 64;
 
 impl<K, V> Default for Cache<K, V> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { entries: HashMap::default(), sweep_at: SMALL }) }
+        Self {
+            state: Mutex::new(State {
+                entries: HashMap::default(),
+                sweep_at: SMALL,
+            }),
+        }
     }
 }
 

@@ -82,7 +82,13 @@ pub(super) fn chain_clusters(
             continue;
         }
         let resolver = resolver_of(node).map_err(|e| e.at(key))?;
-        let builder = Builder { chain, settings, mesh, node, resolver };
+        let builder = Builder {
+            chain,
+            settings,
+            mesh,
+            node,
+            resolver,
+        };
         builder.build(&mut clusters).map_err(|e| e.at(key))?;
     }
     Ok(clusters)
@@ -96,7 +102,10 @@ pub(super) fn resolver_of(node: &ChainNode) -> Result<&ChainResolver, BuildError
 }
 
 /// A target of a chain by id.
-pub(super) fn target_of<'a>(chain: &'a CompiledChain, id: &str) -> Result<&'a ChainTarget, BuildError> {
+pub(super) fn target_of<'a>(
+    chain: &'a CompiledChain,
+    id: &str,
+) -> Result<&'a ChainTarget, BuildError> {
     chain
         .targets
         .get(id)
@@ -104,7 +113,10 @@ pub(super) fn target_of<'a>(chain: &'a CompiledChain, id: &str) -> Result<&'a Ch
 }
 
 /// The cluster that a resolver node's traffic goes to; `None` while its target is awaited.
-pub(super) fn node_cluster(chain: &CompiledChain, node: &ChainNode) -> Result<Option<SmolStr>, BuildError> {
+pub(super) fn node_cluster(
+    chain: &CompiledChain,
+    node: &ChainNode,
+) -> Result<Option<SmolStr>, BuildError> {
     let target = target_of(chain, &resolver_of(node)?.target)?;
     Ok((!is_awaited(target)).then(|| names::target_cluster(chain, target)))
 }
@@ -125,7 +137,10 @@ impl Builder<'_> {
         }
         let base = names::target_cluster(self.chain, primary);
         let Some(failover) = &self.resolver.failover else {
-            clusters.insert(base.clone(), self.target_cluster(base, &self.resolver.target, primary)?);
+            clusters.insert(
+                base.clone(),
+                self.target_cluster(base, &self.resolver.target, primary)?,
+            );
             return Ok(());
         };
         if let Some(policy) = &failover.policy
@@ -150,7 +165,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn aggregate(&self, name: SmolStr, members: Vec<String>, primary: &ChainTarget) -> ChainCluster {
+    fn aggregate(
+        &self,
+        name: SmolStr,
+        members: Vec<String>,
+        primary: &ChainTarget,
+    ) -> ChainCluster {
         let discovery = cluster::cluster::CustomClusterType {
             name: "envoy.clusters.aggregate".to_owned(),
             typed_config: Some(any(&ClusterConfig { clusters: members })),
@@ -160,12 +180,16 @@ impl Builder<'_> {
             alt_stat_name: name.to_string(),
             connect_timeout: duration(self.connect_timeout()),
             lb_policy: cluster::cluster::LbPolicy::ClusterProvided as i32,
-            cluster_discovery_type: Some(
-                cluster::cluster::ClusterDiscoveryType::ClusterType(discovery),
-            ),
+            cluster_discovery_type: Some(cluster::cluster::ClusterDiscoveryType::ClusterType(
+                discovery,
+            )),
             ..Default::default()
         };
-        ChainCluster { cluster, assignment: None, own: self.is_own(primary) }
+        ChainCluster {
+            cluster,
+            assignment: None,
+            own: self.is_own(primary),
+        }
     }
 
     fn target_cluster(
@@ -184,9 +208,15 @@ impl Builder<'_> {
         message.alt_stat_name = name.to_string();
         message.common_lb_config = Some(no_panic());
         message.circuit_breakers = Some(circuit_breakers(self.settings.limits.as_ref())?);
-        message.outlier_detection = Some(outlier_detection(self.settings.passive_health_check.as_ref())?);
+        message.outlier_detection = Some(outlier_detection(
+            self.settings.passive_health_check.as_ref(),
+        )?);
         message.typed_extension_protocol_options = protocol_options(self.protocol());
-        message.transport_socket = Some(tls_context::upstream(self.mesh.outgoing, &[identity], &target.sni)?);
+        message.transport_socket = Some(tls_context::upstream(
+            self.mesh.outgoing,
+            &[identity],
+            &target.sni,
+        )?);
         load_balancing(&mut message, self.node.load_balancer.as_ref())?;
         let other_datacenter = target.datacenter != self.mesh.datacenter;
         let mode = target.mesh_gateway.mode;
@@ -197,7 +227,11 @@ impl Builder<'_> {
             through_gateway: other_datacenter
                 && matches!(mode, MeshGatewayMode::Local | MeshGatewayMode::Remote),
         };
-        Ok(ChainCluster { cluster: message, assignment: Some(assignment), own: self.is_own(target) })
+        Ok(ChainCluster {
+            cluster: message,
+            assignment: Some(assignment),
+            own: self.is_own(target),
+        })
     }
 
     fn is_own(&self, target: &ChainTarget) -> bool {
@@ -223,7 +257,10 @@ impl Builder<'_> {
 pub(super) const DEFAULT_CONNECT_TIMEOUT: GoDuration = GoDuration::from_secs(5);
 
 /// The protocol that is spoken with an upstream: its own, else the chain's, else `tcp`.
-pub(super) fn effective_protocol<'a>(chain: &'a CompiledChain, settings: &'a UpstreamSettings) -> &'a str {
+pub(super) fn effective_protocol<'a>(
+    chain: &'a CompiledChain,
+    settings: &'a UpstreamSettings,
+) -> &'a str {
     [settings.protocol.as_str(), chain.protocol.as_str()]
         .into_iter()
         .find(|protocol| !protocol.is_empty())
@@ -265,7 +302,9 @@ pub(super) fn protocol_options(protocol: &str) -> HashMap<String, Any> {
     let options = HttpProtocolOptions {
         upstream_protocol_options: Some(
             http_protocol_options::UpstreamProtocolOptions::ExplicitHttpConfig(
-                http_protocol_options::ExplicitHttpConfig { protocol_config: Some(http2) },
+                http_protocol_options::ExplicitHttpConfig {
+                    protocol_config: Some(http2),
+                },
             ),
         ),
         ..Default::default()
@@ -286,7 +325,10 @@ pub(super) fn circuit_breakers(
     let limit = |name: &str, value: Option<i64>| match value {
         None => Ok(None),
         Some(value) => u32::try_from(value).map(uint32).map_err(|_| {
-            BuildError::new(format!("limits.{name}: {value} is not between 0 and {}", u32::MAX))
+            BuildError::new(format!(
+                "limits.{name}: {value} is not between 0 and {}",
+                u32::MAX
+            ))
         }),
     };
     let threshold = cluster::circuit_breakers::Thresholds {
@@ -295,7 +337,10 @@ pub(super) fn circuit_breakers(
         max_requests: limit("max_concurrent_requests", limits.max_concurrent_requests)?,
         ..Default::default()
     };
-    Ok(cluster::CircuitBreakers { thresholds: vec![threshold], ..Default::default() })
+    Ok(cluster::CircuitBreakers {
+        thresholds: vec![threshold],
+        ..Default::default()
+    })
 }
 
 /// Always present; empty means Envoy's defaults (xds.md 4.1).
@@ -320,10 +365,20 @@ pub(super) fn outlier_detection(
     };
     Ok(cluster::OutlierDetection {
         interval: span("interval", check.interval)?,
-        consecutive_5xx: if check.max_failures == 0 { None } else { uint32(check.max_failures) },
-        enforcing_consecutive_5xx: percent("enforcing_consecutive_5xx", check.enforcing_consecutive_5xx)?,
+        consecutive_5xx: if check.max_failures == 0 {
+            None
+        } else {
+            uint32(check.max_failures)
+        },
+        enforcing_consecutive_5xx: percent(
+            "enforcing_consecutive_5xx",
+            check.enforcing_consecutive_5xx,
+        )?,
         max_ejection_percent: percent("max_ejection_percent", check.max_ejection_percent)?,
-        base_ejection_time: span("base_ejection_time", check.base_ejection_time.unwrap_or_default())?,
+        base_ejection_time: span(
+            "base_ejection_time",
+            check.base_ejection_time.unwrap_or_default(),
+        )?,
         ..Default::default()
     })
 }
@@ -349,7 +404,9 @@ pub(super) fn load_balancing(
                 && least.choice_count != 0
             {
                 if least.choice_count == 1 {
-                    return Err(BuildError::new("LoadBalancer.LeastRequestConfig.ChoiceCount must be 2 or more"));
+                    return Err(BuildError::new(
+                        "LoadBalancer.LeastRequestConfig.ChoiceCount must be 2 or more",
+                    ));
                 }
                 message.lb_config = Some(LbConfig::LeastRequestLbConfig(LeastRequestLbConfig {
                     choice_count: uint32(least.choice_count),

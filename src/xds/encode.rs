@@ -41,7 +41,11 @@ impl Fields {
     }
 
     /// A map field from text to encoded messages. The order of `entries` is kept: it must be sorted by key.
-    pub(super) fn map<'a>(self, tag: u32, entries: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Self {
+    pub(super) fn map<'a>(
+        self,
+        tag: u32,
+        entries: impl IntoIterator<Item = (&'a str, Vec<u8>)>,
+    ) -> Self {
         entries.into_iter().fold(self, |fields, (key, value)| {
             // An entry's key and value are written even where they are empty: an entry without a value is not the same
             // to every reader.
@@ -79,7 +83,12 @@ fn url<M: Name>() -> String {
 /// JSON as an encoded `google.protobuf.Struct`, members sorted by name (JSON objects are sorted here).
 pub(super) fn structure(members: &serde_json::Map<String, serde_json::Value>) -> Vec<u8> {
     Fields::default()
-        .map(1, members.iter().map(|(key, value)| (key.as_str(), value_of(value))))
+        .map(
+            1,
+            members
+                .iter()
+                .map(|(key, value)| (key.as_str(), value_of(value))),
+        )
         .done()
 }
 
@@ -104,7 +113,9 @@ fn value_of(value: &serde_json::Value) -> Vec<u8> {
         Value::String(text) => Fields::default().bytes(3, text.as_bytes()).done(),
         Value::Object(members) => Fields::default().bytes(5, &structure(members)).done(),
         Value::Array(items) => {
-            let list = items.iter().fold(Fields::default(), |fields, item| fields.bytes(1, &value_of(item)));
+            let list = items.iter().fold(Fields::default(), |fields, item| {
+                fields.bytes(1, &value_of(item))
+            });
             Fields::default().bytes(6, &list.done()).done()
         }
     }
@@ -128,10 +139,18 @@ mod tests {
         }
         let read = Struct::decode(&*bytes).unwrap();
         assert_eq!(read.fields.len(), 5);
-        assert_eq!(read.fields["b"].kind, Some(Kind::StringValue("text".into())));
-        assert_eq!(read.fields["d"].kind, Some(Kind::StringValue(String::new())));
+        assert_eq!(
+            read.fields["b"].kind,
+            Some(Kind::StringValue("text".into()))
+        );
+        assert_eq!(
+            read.fields["d"].kind,
+            Some(Kind::StringValue(String::new()))
+        );
         assert_eq!(read.fields["e"].kind, Some(Kind::NumberValue(0.0)));
-        let Some(Kind::StructValue(inner)) = &read.fields["a"].kind else { panic!("{read:?}") };
+        let Some(Kind::StructValue(inner)) = &read.fields["a"].kind else {
+            panic!("{read:?}")
+        };
         assert_eq!(inner.fields["x"].kind, Some(Kind::NullValue(0)));
         assert_eq!(inner.fields["y"].kind, Some(Kind::BoolValue(true)));
     }

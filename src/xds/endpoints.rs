@@ -35,7 +35,10 @@ pub(super) fn assignment(
             Ok(address) => endpoints.push(lb_endpoint(instance, address, terms.only_passing)),
             Err(error) => problems.push(Problem::new(
                 cluster,
-                format!("instance {} on node {} is left out: {error}", instance.service_id, instance.node),
+                format!(
+                    "instance {} on node {} is left out: {error}",
+                    instance.service_id, instance.node
+                ),
             )),
         }
     }
@@ -60,16 +63,21 @@ pub(super) fn group(
 /// The one endpoint of the application, without health and weight.
 pub(super) fn local(address: core::Address) -> endpoint::LbEndpoint {
     endpoint::LbEndpoint {
-        host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(endpoint::Endpoint {
-            address: Some(address),
-            ..Default::default()
-        })),
+        host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(
+            endpoint::Endpoint {
+                address: Some(address),
+                ..Default::default()
+            },
+        )),
         ..Default::default()
     }
 }
 
 /// The assignment of a cluster of the application; its name is the cluster's.
-pub(super) fn local_assignment(cluster: &str, address: core::Address) -> endpoint::ClusterLoadAssignment {
+pub(super) fn local_assignment(
+    cluster: &str,
+    address: core::Address,
+) -> endpoint::ClusterLoadAssignment {
     debug_assert!(cluster == LOCAL_APP || cluster.starts_with("exposed_cluster_"));
     group(cluster, vec![local(address)])
 }
@@ -80,7 +88,11 @@ fn lb_endpoint(
     only_passing: bool,
 ) -> endpoint::LbEndpoint {
     let (healthy, weight) = health_and_weight(instance, only_passing);
-    let status = if healthy { core::HealthStatus::Healthy } else { core::HealthStatus::Unhealthy };
+    let status = if healthy {
+        core::HealthStatus::Healthy
+    } else {
+        core::HealthStatus::Unhealthy
+    };
     endpoint::LbEndpoint {
         health_status: status as i32,
         load_balancing_weight: uint32(weight),
@@ -99,7 +111,11 @@ fn health_and_weight(instance: &Endpoint, only_passing: bool) -> (bool, u32) {
         EndpointHealth::Warning => instance.weight_warning,
         EndpointHealth::Passing | EndpointHealth::Critical => instance.weight_passing,
     };
-    if weight == 0 { (false, 1) } else { (healthy, weight.min(LARGEST_WEIGHT)) }
+    if weight == 0 {
+        (false, 1)
+    } else {
+        (healthy, weight.min(LARGEST_WEIGHT))
+    }
 }
 
 fn address(instance: &Endpoint, datacenter: &str) -> Result<core::Address, BuildError> {
@@ -180,7 +196,10 @@ mod tests {
         let mut named = good.clone();
         named.address = "db.example.com".into();
         named.service_id = "db-2".into();
-        let terms = Terms { only_passing: false, datacenter: "dc1" };
+        let terms = Terms {
+            only_passing: false,
+            datacenter: "dc1",
+        };
         let (assignment, problems) = assignment("db", &[good, named], terms);
         assert_eq!(assignment.endpoints[0].lb_endpoints.len(), 1);
         assert_eq!(problems.len(), 1);
@@ -189,7 +208,10 @@ mod tests {
 
     #[test]
     fn xds_18_an_empty_assignment_has_one_empty_group() {
-        let terms = Terms { only_passing: false, datacenter: "dc1" };
+        let terms = Terms {
+            only_passing: false,
+            datacenter: "dc1",
+        };
         let (assignment, problems) = assignment("db", &[], terms);
         assert_eq!(assignment.cluster_name, "db");
         assert_eq!(assignment.endpoints.len(), 1);

@@ -22,9 +22,13 @@ use smol_str::SmolStr;
 use triomphe::Arc;
 
 use super::sidecar::{self, BuiltListener, Inbound, Proxy};
-use super::{BuildError, Problem, Resource, ResourceSet, ResourceSetBuilder, ResourceType, names, secrets};
+use super::{
+    BuildError, Problem, Resource, ResourceSet, ResourceSetBuilder, ResourceType, names, secrets,
+};
 use crate::model::{MeshConfig, UpstreamId};
-use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, PartId, PartRef};
+use crate::snapshot::{
+    ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, PartId, PartRef,
+};
 use shared::Shared;
 use upstreams::{Upstream, Upstreams};
 
@@ -147,7 +151,11 @@ impl Run<'_> {
     fn sidecar(&mut self, sidecar: &ConnectProxySnapshot) {
         let (proxy, complaints) = Proxy::new(&self.snapshot.header);
         let id = &self.snapshot.header.proxy_id.service_id;
-        self.problems.extend(complaints.into_iter().map(|text| Problem::new(id.clone(), text)));
+        self.problems.extend(
+            complaints
+                .into_iter()
+                .map(|text| Problem::new(id.clone(), text)),
+        );
         self.roots();
         self.leaf(sidecar);
         self.public_listener(&proxy, sidecar);
@@ -165,7 +173,8 @@ impl Run<'_> {
                 Some(resource)
             }
             Err(error) => {
-                self.problems.push(Problem::new(names::ROOTS_SECRET, error.to_string()));
+                self.problems
+                    .push(Problem::new(names::ROOTS_SECRET, error.to_string()));
                 self.old.and_then(|old| old.roots.clone())
             }
         };
@@ -177,7 +186,10 @@ impl Run<'_> {
         let inputs = vec![sidecar.leaf.id()];
         let old = self.old.and_then(|old| old.leaf.clone());
         let unit = reuse(old.as_ref(), &inputs).unwrap_or_else(|| {
-            let mut unit = Unit { inputs, ..Unit::default() };
+            let mut unit = Unit {
+                inputs,
+                ..Unit::default()
+            };
             match secrets::leaf(&sidecar.leaf) {
                 Ok(secret) => unit.resources.push(self.shared.encode(
                     ResourceType::Secret,
@@ -185,8 +197,10 @@ impl Run<'_> {
                     &secret,
                 )),
                 Err(error) => {
-                    unit.problems.push(Problem::new(names::LEAF_SECRET, error.to_string()));
-                    unit.resources.extend(old.iter().flat_map(|old| &old.resources).cloned());
+                    unit.problems
+                        .push(Problem::new(names::LEAF_SECRET, error.to_string()));
+                    unit.resources
+                        .extend(old.iter().flat_map(|old| &old.resources).cloned());
                 }
             }
             Arc::new(unit)
@@ -200,7 +214,10 @@ impl Run<'_> {
         let inputs = vec![self.snapshot.header.id()];
         let old = self.old.and_then(|old| old.application.clone());
         let unit = reuse(old.as_ref(), &inputs).unwrap_or_else(|| {
-            let mut unit = Unit { inputs, ..Unit::default() };
+            let mut unit = Unit {
+                inputs,
+                ..Unit::default()
+            };
             match sidecar::local_app(proxy) {
                 Ok(cluster) => unit.resources.push(self.shared.encode(
                     ResourceType::Cluster,
@@ -208,16 +225,22 @@ impl Run<'_> {
                     &cluster,
                 )),
                 Err(error) => {
-                    unit.problems.push(Problem::new(names::LOCAL_APP, error.to_string()));
+                    unit.problems
+                        .push(Problem::new(names::LOCAL_APP, error.to_string()));
                     let old = old.iter().flat_map(|old| &old.resources);
-                    unit.resources.extend(old.filter(|r| r.name() == names::LOCAL_APP).cloned());
+                    unit.resources
+                        .extend(old.filter(|r| r.name() == names::LOCAL_APP).cloned());
                 }
             }
             let (listeners, clusters, problems) = sidecar::exposed_paths(proxy);
             for (name, cluster) in clusters {
-                unit.resources.push(self.shared.encode(ResourceType::Cluster, &name, &cluster));
+                unit.resources
+                    .push(self.shared.encode(ResourceType::Cluster, &name, &cluster));
             }
-            unit.listeners = listeners.iter().map(|listener| self.shared.listening(listener)).collect();
+            unit.listeners = listeners
+                .iter()
+                .map(|listener| self.shared.listening(listener))
+                .collect();
             unit.problems.extend(problems);
             Arc::new(unit)
         });
@@ -228,7 +251,12 @@ impl Run<'_> {
     fn public_listener(&mut self, proxy: &Proxy<'_>, sidecar: &ConnectProxySnapshot) {
         let header = &self.snapshot.header;
         let trust_domain = &self.snapshot.roots.trust_domain;
-        let parts = vec![header.id(), sidecar.intentions.id(), sidecar.mesh.id(), sidecar.jwt_providers.id()];
+        let parts = vec![
+            header.id(),
+            sidecar.intentions.id(),
+            sidecar.mesh.id(),
+            sidecar.jwt_providers.id(),
+        ];
         let inputs = (parts, trust_domain.clone());
         let old = self.old.and_then(|old| old.public_listener.clone());
         let built = match &old {
@@ -251,9 +279,10 @@ impl Run<'_> {
         old: Option<&PublicListener>,
     ) -> PublicListener {
         let problem = |text: String| Problem::new(names::PUBLIC_LISTENER, text);
-        let inbound = |mesh: &'_ PartRef<Option<MeshConfig>>| -> (PartRef<Option<MeshConfig>>, SmolStr) {
-            (mesh.clone(), self.snapshot.roots.trust_domain.clone())
-        };
+        let inbound =
+            |mesh: &'_ PartRef<Option<MeshConfig>>| -> (PartRef<Option<MeshConfig>>, SmolStr) {
+                (mesh.clone(), self.snapshot.roots.trust_domain.clone())
+            };
         let build = |proxy: &Proxy<'_>, mesh: &PartRef<Option<MeshConfig>>| {
             let (mesh, trust_domain) = inbound(mesh);
             let inbound = Inbound {
@@ -286,7 +315,12 @@ impl Run<'_> {
             }
             Err(_) => None,
         };
-        PublicListener { inputs, good, listening, problems }
+        PublicListener {
+            inputs,
+            good,
+            listening,
+            problems,
+        }
     }
 
     fn add_unit(&mut self, unit: &Unit) {
@@ -301,7 +335,10 @@ impl Run<'_> {
         for resource in resources {
             let (kind, name) = (resource.kind(), resource.name().clone());
             if self.set.insert(resource).is_some() {
-                self.problems.push(Problem::new(name, format!("there are two {kind} resources of this name")));
+                self.problems.push(Problem::new(
+                    name,
+                    format!("there are two {kind} resources of this name"),
+                ));
             }
         }
     }
@@ -340,7 +377,10 @@ impl Shared {
         let bytes = built.message.encode_to_vec();
         let resource = Resource::new(ResourceType::Listener, built.message.name.as_str(), bytes)
             .with_children(built.routes.iter().cloned());
-        Listening { resource: self.counted(resource), place: built.place.clone() }
+        Listening {
+            resource: self.counted(resource),
+            place: built.place.clone(),
+        }
     }
 
     fn encode<M: Message>(&self, kind: ResourceType, name: &str, message: &M) -> Arc<Resource> {

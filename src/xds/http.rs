@@ -7,7 +7,8 @@ use envoy_types::pb::envoy::extensions::filters::http::{
 use envoy_types::pb::envoy::r#type::v3::Percent;
 
 use super::proto::{
-    accesslog, ads, boolean, core, filter, hcm, http_filter, listener, matcher, regex, route, uint32,
+    accesslog, ads, boolean, core, filter, hcm, http_filter, listener, matcher, regex, route,
+    uint32,
 };
 use super::{BuildError, settings};
 use crate::model::{RequestNormalization, is_http_like};
@@ -71,9 +72,10 @@ impl<'a> ConnectionManager<'a> {
         let http_filters = self.http_filters();
         let route_specifier = match self.routes {
             Routes::Inline(routes) => RouteSpecifier::RouteConfig(routes),
-            Routes::Discovered(route_config_name) => {
-                RouteSpecifier::Rds(hcm::Rds { config_source: ads(), route_config_name })
-            }
+            Routes::Discovered(route_config_name) => RouteSpecifier::Rds(hcm::Rds {
+                config_source: ads(),
+                route_config_name,
+            }),
         };
         let mut manager = hcm::HttpConnectionManager {
             stat_prefix: self.stat_prefix,
@@ -104,7 +106,10 @@ impl<'a> ConnectionManager<'a> {
         if let Some(normalization) = self.normalization {
             normalize(&mut manager, normalization)?;
         }
-        Ok(filter("envoy.filters.network.http_connection_manager", &manager))
+        Ok(filter(
+            "envoy.filters.network.http_connection_manager",
+            &manager,
+        ))
     }
 
     fn http_filters(&self) -> Vec<hcm::HttpFilter> {
@@ -125,9 +130,15 @@ impl<'a> ConnectionManager<'a> {
         }
         filters.extend(self.access_rules.clone());
         if self.forward_client_cert {
-            filters.push(http_filter("envoy.filters.http.header_to_metadata", &caller_metadata()));
+            filters.push(http_filter(
+                "envoy.filters.http.header_to_metadata",
+                &caller_metadata(),
+            ));
         }
-        filters.push(http_filter("envoy.filters.http.router", &router::Router::default()));
+        filters.push(http_filter(
+            "envoy.filters.http.router",
+            &router::Router::default(),
+        ));
         filters
     }
 }
@@ -174,23 +185,36 @@ fn normalize(
 
 /// Takes the caller's identity apart for access logs and other filters.
 fn caller_metadata() -> header_to_metadata::Config {
-    const IDENTITY: &str = r".*URI=spiffe://([^/]+\.[^/]+)(?:/ap/([^/]+))?/ns/([^/]+)/dc/([^/]+)/svc/([^/;,]+).*";
-    const KEYS: [&str; 5] = ["trust-domain", "partition", "namespace", "datacenter", "service"];
+    const IDENTITY: &str =
+        r".*URI=spiffe://([^/]+\.[^/]+)(?:/ap/([^/]+))?/ns/([^/]+)/dc/([^/]+)/svc/([^/;,]+).*";
+    const KEYS: [&str; 5] = [
+        "trust-domain",
+        "partition",
+        "namespace",
+        "datacenter",
+        "service",
+    ];
 
-    let rules = KEYS.iter().enumerate().map(|(place, key)| header_to_metadata::config::Rule {
-        header: "x-forwarded-client-cert".to_owned(),
-        on_header_present: Some(header_to_metadata::config::KeyValuePair {
-            metadata_namespace: "consul".to_owned(),
-            key: (*key).to_owned(),
-            regex_value_rewrite: Some(matcher::RegexMatchAndSubstitute {
-                pattern: Some(regex(IDENTITY)),
-                substitution: format!("\\{}", place + 1),
+    let rules = KEYS
+        .iter()
+        .enumerate()
+        .map(|(place, key)| header_to_metadata::config::Rule {
+            header: "x-forwarded-client-cert".to_owned(),
+            on_header_present: Some(header_to_metadata::config::KeyValuePair {
+                metadata_namespace: "consul".to_owned(),
+                key: (*key).to_owned(),
+                regex_value_rewrite: Some(matcher::RegexMatchAndSubstitute {
+                    pattern: Some(regex(IDENTITY)),
+                    substitution: format!("\\{}", place + 1),
+                }),
+                ..Default::default()
             }),
             ..Default::default()
-        }),
+        });
+    header_to_metadata::Config {
+        request_rules: rules.collect(),
         ..Default::default()
-    });
-    header_to_metadata::Config { request_rules: rules.collect(), ..Default::default() }
+    }
 }
 
 /// A route table with one route to one cluster.
@@ -237,7 +261,9 @@ pub(super) fn prefix(path: &str) -> route::RouteMatch {
 /// Leads to a cluster.
 pub(super) fn to_cluster(cluster: &str) -> route::RouteAction {
     route::RouteAction {
-        cluster_specifier: Some(route::route_action::ClusterSpecifier::Cluster(cluster.to_owned())),
+        cluster_specifier: Some(route::route_action::ClusterSpecifier::Cluster(
+            cluster.to_owned(),
+        )),
         ..Default::default()
     }
 }

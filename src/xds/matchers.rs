@@ -12,7 +12,9 @@ pub(super) fn check_header_name(name: &str) -> Result<(), BuildError> {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     let plain = name.strip_prefix(':').unwrap_or(name);
     if plain.is_empty() || !plain.chars().all(token) {
-        return Err(BuildError::new(format!("{name:?} can't be the name of a header")));
+        return Err(BuildError::new(format!(
+            "{name:?} can't be the name of a header"
+        )));
     }
     Ok(())
 }
@@ -36,7 +38,10 @@ pub(super) fn header(
 }
 
 /// A condition on the text of a header.
-pub(super) fn text(pattern: MatchPattern, ignore_case: bool) -> route::header_matcher::HeaderMatchSpecifier {
+pub(super) fn text(
+    pattern: MatchPattern,
+    ignore_case: bool,
+) -> route::header_matcher::HeaderMatchSpecifier {
     route::header_matcher::HeaderMatchSpecifier::StringMatch(string_match(pattern, ignore_case))
 }
 
@@ -47,7 +52,11 @@ pub(super) fn text(pattern: MatchPattern, ignore_case: bool) -> route::header_ma
 pub(super) fn pattern(pattern: &str, ignore_case: bool) -> Result<MatchPattern, BuildError> {
     re2::check(pattern)?;
     // Envoy ignores its own setting beside a regular expression.
-    let pattern = if ignore_case { format!("(?i:{pattern})") } else { pattern.to_owned() };
+    let pattern = if ignore_case {
+        format!("(?i:{pattern})")
+    } else {
+        pattern.to_owned()
+    };
     Ok(MatchPattern::SafeRegex(regex(pattern)))
 }
 

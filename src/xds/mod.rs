@@ -9,6 +9,8 @@ mod cache;
 mod clusters;
 mod encode;
 mod endpoints;
+#[cfg(test)]
+mod fixtures;
 mod generator;
 mod http;
 mod json;

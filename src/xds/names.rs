@@ -46,7 +46,11 @@ pub(super) fn upstream_stat_prefix(filter_name: &str) -> String {
 /// The identity that instances of a target present; also of a failover target in another datacenter (must-hold 38).
 pub(super) fn target_identity(trust_domain: &str, target: &ChainTarget) -> SpiffeId {
     let or_default = |name: &SmolStr| {
-        if name.is_empty() { SmolStr::new_static("default") } else { name.clone() }
+        if name.is_empty() {
+            SmolStr::new_static("default")
+        } else {
+            name.clone()
+        }
     };
     SpiffeId::Service {
         trust_domain: trust_domain.into(),
@@ -85,9 +89,15 @@ mod tests {
     #[test]
     fn xds_3_1_cluster_names_are_decorated() {
         let mut chain = CompiledChain::default();
-        assert_eq!(target_cluster(&chain, &target()), "v1.db.default.dc2.internal.td.consul");
+        assert_eq!(
+            target_cluster(&chain, &target()),
+            "v1.db.default.dc2.internal.td.consul"
+        );
         chain.customization_hash = "9aa9".into();
-        assert_eq!(target_cluster(&chain, &target()), "9aa9~v1.db.default.dc2.internal.td.consul");
+        assert_eq!(
+            target_cluster(&chain, &target()),
+            "9aa9~v1.db.default.dc2.internal.td.consul"
+        );
         assert_eq!(failover_member(1, "x~y"), "failover-target~1~x~y");
     }
 
@@ -97,7 +107,11 @@ mod tests {
             target_identity("td.consul", &target()).to_string(),
             "spiffe://td.consul/ns/default/dc/dc2/svc/db"
         );
-        let other = ChainTarget { partition: "ap1".into(), namespace: "".into(), ..target() };
+        let other = ChainTarget {
+            partition: "ap1".into(),
+            namespace: "".into(),
+            ..target()
+        };
         assert_eq!(
             target_identity("td.consul", &other).to_string(),
             "spiffe://td.consul/ap/ap1/ns/default/dc/dc2/svc/db"

@@ -30,6 +30,9 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn new(resource: impl Into<SmolStr>, message: impl Into<String>) -> Self {
-        Self { resource: resource.into(), message: message.into() }
+        Self {
+            resource: resource.into(),
+            message: message.into(),
+        }
     }
 }

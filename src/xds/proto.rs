@@ -67,7 +67,9 @@ pub(super) fn socket_address(address: &str, port: u16) -> Result<core::Address, 
     Ok(core::Address {
         address: Some(core::address::Address::SocketAddress(core::SocketAddress {
             address: address.to_owned(),
-            port_specifier: Some(core::socket_address::PortSpecifier::PortValue(u32::from(port))),
+            port_specifier: Some(core::socket_address::PortSpecifier::PortValue(u32::from(
+                port,
+            ))),
             ..Default::default()
         })),
     })
@@ -84,7 +86,10 @@ pub(super) fn pipe(path: &str, mode: u32) -> Result<core::Address, BuildError> {
         )));
     }
     Ok(core::Address {
-        address: Some(core::address::Address::Pipe(core::Pipe { path: path.to_owned(), mode })),
+        address: Some(core::address::Address::Pipe(core::Pipe {
+            path: path.to_owned(),
+            mode,
+        })),
     })
 }
 
@@ -94,7 +99,10 @@ pub(super) fn filter<M: prost::Message + prost::Name>(name: &str, config: &M) ->
 }
 
 /// A network filter with an encoded configuration.
-pub(super) fn filter_of(name: &str, config: envoy_types::pb::google::protobuf::Any) -> listener::Filter {
+pub(super) fn filter_of(
+    name: &str,
+    config: envoy_types::pb::google::protobuf::Any,
+) -> listener::Filter {
     listener::Filter {
         name: name.to_owned(),
         config_type: Some(listener::filter::ConfigType::TypedConfig(config)),
@@ -102,12 +110,18 @@ pub(super) fn filter_of(name: &str, config: envoy_types::pb::google::protobuf::A
 }
 
 /// An HTTP filter.
-pub(super) fn http_filter<M: prost::Message + prost::Name>(name: &str, config: &M) -> hcm::HttpFilter {
+pub(super) fn http_filter<M: prost::Message + prost::Name>(
+    name: &str,
+    config: &M,
+) -> hcm::HttpFilter {
     http_filter_of(name, any(config))
 }
 
 /// An HTTP filter with an encoded configuration.
-pub(super) fn http_filter_of(name: &str, config: envoy_types::pb::google::protobuf::Any) -> hcm::HttpFilter {
+pub(super) fn http_filter_of(
+    name: &str,
+    config: envoy_types::pb::google::protobuf::Any,
+) -> hcm::HttpFilter {
     hcm::HttpFilter {
         name: name.to_owned(),
         config_type: Some(hcm::http_filter::ConfigType::TypedConfig(config)),
@@ -117,7 +131,10 @@ pub(super) fn http_filter_of(name: &str, config: envoy_types::pb::google::protob
 
 /// Matches one regular expression; whole text, in Envoy's reading.
 pub(super) fn regex(pattern: impl Into<String>) -> matcher::RegexMatcher {
-    matcher::RegexMatcher { regex: pattern.into(), engine_type: None }
+    matcher::RegexMatcher {
+        regex: pattern.into(),
+        engine_type: None,
+    }
 }
 
 /// A string matcher.
@@ -125,5 +142,8 @@ pub(super) fn string_match(
     pattern: matcher::string_matcher::MatchPattern,
     ignore_case: bool,
 ) -> matcher::StringMatcher {
-    matcher::StringMatcher { ignore_case, match_pattern: Some(pattern) }
+    matcher::StringMatcher {
+        ignore_case,
+        match_pattern: Some(pattern),
+    }
 }

@@ -11,8 +11,28 @@ const MOST_REPETITIONS: u32 = 1000;
 
 /// Classes by name that RE2 knows, beside the general categories of one or two letters.
 const NAMED_CLASSES: &[&str] = &[
-    "Any", "Arabic", "Armenian", "Bengali", "Common", "Cyrillic", "Devanagari", "Ethiopic", "Georgian", "Greek", "Han",
-    "Hangul", "Hebrew", "Hiragana", "Inherited", "Katakana", "Khmer", "Latin", "Mongolian", "Tamil", "Telugu", "Thai",
+    "Any",
+    "Arabic",
+    "Armenian",
+    "Bengali",
+    "Common",
+    "Cyrillic",
+    "Devanagari",
+    "Ethiopic",
+    "Georgian",
+    "Greek",
+    "Han",
+    "Hangul",
+    "Hebrew",
+    "Hiragana",
+    "Inherited",
+    "Katakana",
+    "Khmer",
+    "Latin",
+    "Mongolian",
+    "Tamil",
+    "Telugu",
+    "Thai",
     "Tibetan",
 ];
 
@@ -22,7 +42,9 @@ const NAMED_CLASSES: &[&str] = &[
 /// It doesn't; the text says why.
 pub(super) fn check(pattern: &str) -> Result<(), BuildError> {
     let refuse = |why: &str| {
-        Err(BuildError::new(format!("{pattern:?} is not a regular expression that Envoy takes: {why}")))
+        Err(BuildError::new(format!(
+            "{pattern:?} is not a regular expression that Envoy takes: {why}"
+        )))
     };
     if let Err(error) = regex::Regex::new(pattern) {
         // The message shows the place over several lines; the last one says what is wrong.
@@ -100,7 +122,10 @@ fn addition(pattern: &str) -> Option<String> {
             '{' => {
                 let inside = after.split('}').next().unwrap_or(after);
                 let numbers: Vec<&str> = inside.split(',').map(str::trim).collect();
-                if numbers.iter().any(|n| n.parse::<u32>().is_ok_and(|n| n > MOST_REPETITIONS)) {
+                if numbers
+                    .iter()
+                    .any(|n| n.parse::<u32>().is_ok_and(|n| n > MOST_REPETITIONS))
+                {
                     return Some(format!("it repeats at most {MOST_REPETITIONS} times"));
                 }
                 taken += inside.len() + 1;
@@ -128,8 +153,21 @@ mod tests {
     #[test]
     fn patterns_of_re2_are_taken() {
         for pattern in [
-            "", "a.*b", "^/v[0-9]+/(foo|bar)?$", r"\d{1,3}\.\w+?", "(?i)get", "(?P<x>a)", "[]a]", "[^]a]", "[*+{?]", r"\p{L}\pN\p{Greek}",
-            "a{2}?b", r"\x{41}", "(?:a*)*", r"a\*+", "(?s-i:a)",
+            "",
+            "a.*b",
+            "^/v[0-9]+/(foo|bar)?$",
+            r"\d{1,3}\.\w+?",
+            "(?i)get",
+            "(?P<x>a)",
+            "[]a]",
+            "[^]a]",
+            "[*+{?]",
+            r"\p{L}\pN\p{Greek}",
+            "a{2}?b",
+            r"\x{41}",
+            "(?:a*)*",
+            r"a\*+",
+            "(?s-i:a)",
         ] {
             assert_eq!(check(pattern), Ok(()), "{pattern}");
         }
@@ -138,7 +176,17 @@ mod tests {
     #[test]
     fn patterns_that_re2_refuses_are_refused() {
         for pattern in [
-            "(", "a(?=b)", r"(a)\1", "*", "a**", "a{2}{3}", "a{1001}", "(?x)a", r"\u0041", r"\p{Alphabetic}", "[a",
+            "(",
+            "a(?=b)",
+            r"(a)\1",
+            "*",
+            "a**",
+            "a{2}{3}",
+            "a{1001}",
+            "(?x)a",
+            r"\u0041",
+            r"\p{Alphabetic}",
+            "[a",
         ] {
             let error = check(pattern).unwrap_err().to_string();
             assert!(error.contains("Envoy") && !error.contains('\n'), "{error}");
@@ -150,6 +198,10 @@ mod tests {
         assert_eq!(escape("web-1_a"), "web-1_a");
         assert_eq!(escape("a.b*c|d"), r"a\.b\*c\|d");
         let hostile = r"x.*|[a]{2}^$(\d)+?";
-        assert!(regex::Regex::new(&format!("^{}$", escape(hostile))).unwrap().is_match(hostile));
+        assert!(
+            regex::Regex::new(&format!("^{}$", escape(hostile)))
+                .unwrap()
+                .is_match(hostile)
+        );
     }
 }

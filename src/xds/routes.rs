@@ -23,14 +23,20 @@ pub(super) fn route_table(
     name: &str,
     validate_clusters: bool,
 ) -> Result<route::RouteConfiguration, BuildError> {
-    let start = chain
-        .start()
-        .ok_or_else(|| BuildError::new(format!("the chain has no start node {:?}", chain.start_node)))?;
+    let start = chain.start().ok_or_else(|| {
+        BuildError::new(format!(
+            "the chain has no start node {:?}",
+            chain.start_node
+        ))
+    })?;
     let routes = match start.kind {
         ChainNodeType::Router => router_routes(chain, start)?,
         ChainNodeType::Splitter | ChainNodeType::Resolver => {
             let action = action(chain, start)?;
-            action.map(|action| with_action(http::prefix("/"), action)).into_iter().collect()
+            action
+                .map(|action| with_action(http::prefix("/"), action))
+                .into_iter()
+                .collect()
         }
     };
     let mut table = http::route_table(name, name, routes);
@@ -41,22 +47,41 @@ pub(super) fn route_table(
 }
 
 /// One route for each of the router's, in its order: the first that fits decides.
-fn router_routes(chain: &CompiledChain, router: &ChainNode) -> Result<Vec<route::Route>, BuildError> {
+fn router_routes(
+    chain: &CompiledChain,
+    router: &ChainNode,
+) -> Result<Vec<route::Route>, BuildError> {
     let mut routes = Vec::with_capacity(router.routes.len());
     for (number, configured) in router.routes.iter().enumerate() {
         let place = format!("route {number} of {}", router.name);
         let next = node_of(chain, &configured.next_node)?;
         // The cluster is awaited: the route would lead nowhere.
-        let Some(mut action) = action(chain, next).map_err(|e| e.at(&place))? else { continue };
-        let http = configured.definition.matches.as_ref().and_then(|m| m.http.as_ref());
-        let matches = http.map_or_else(|| Ok(http::prefix("/")), route_match).map_err(|e| e.at(&place))?;
+        let Some(mut action) = action(chain, next).map_err(|e| e.at(&place))? else {
+            continue;
+        };
+        let http = configured
+            .definition
+            .matches
+            .as_ref()
+            .and_then(|m| m.http.as_ref());
+        let matches = http
+            .map_or_else(|| Ok(http::prefix("/")), route_match)
+            .map_err(|e| e.at(&place))?;
         let mut built = route::Route::default();
         if let Some(destination) = &configured.definition.destination {
             destine(&mut action, destination).map_err(|e| e.at(&place))?;
-            let (add, remove) = modifiers(destination.request_headers.as_ref()).map_err(|e| e.at(&place))?;
-            (built.request_headers_to_add, built.request_headers_to_remove) = (add, remove);
-            let (add, remove) = modifiers(destination.response_headers.as_ref()).map_err(|e| e.at(&place))?;
-            (built.response_headers_to_add, built.response_headers_to_remove) = (add, remove);
+            let (add, remove) =
+                modifiers(destination.request_headers.as_ref()).map_err(|e| e.at(&place))?;
+            (
+                built.request_headers_to_add,
+                built.request_headers_to_remove,
+            ) = (add, remove);
+            let (add, remove) =
+                modifiers(destination.response_headers.as_ref()).map_err(|e| e.at(&place))?;
+            (
+                built.response_headers_to_add,
+                built.response_headers_to_remove,
+            ) = (add, remove);
         }
         built.r#match = Some(matches);
         built.action = Some(route::route::Action::Route(action));
@@ -81,14 +106,22 @@ fn node_of<'a>(chain: &'a CompiledChain, key: &str) -> Result<&'a ChainNode, Bui
 }
 
 /// Where a splitter's or resolver's requests go; `None` while its cluster is awaited.
-fn action(chain: &CompiledChain, node: &ChainNode) -> Result<Option<route::RouteAction>, BuildError> {
+fn action(
+    chain: &CompiledChain,
+    node: &ChainNode,
+) -> Result<Option<route::RouteAction>, BuildError> {
     let mut action = match node.kind {
         ChainNodeType::Router => {
-            return Err(BuildError::new(format!("the chain leads to the router {:?}, which must come first", node.name)));
+            return Err(BuildError::new(format!(
+                "the chain leads to the router {:?}, which must come first",
+                node.name
+            )));
         }
         ChainNodeType::Splitter => split(chain, node)?,
         ChainNodeType::Resolver => {
-            let Some(cluster) = node_cluster(chain, node)? else { return Ok(None) };
+            let Some(cluster) = node_cluster(chain, node)? else {
+                return Ok(None);
+            };
             let mut action = http::to_cluster(&cluster);
             let timeout = resolver_of(node)?.request_timeout;
             if timeout.0 > 0 {
@@ -107,9 +140,14 @@ fn split(chain: &CompiledChain, splitter: &ChainNode) -> Result<route::RouteActi
     for leg in &splitter.splits {
         let next = node_of(chain, &leg.next_node)?;
         if next.kind != ChainNodeType::Resolver {
-            return Err(BuildError::new(format!("a leg of the splitter {:?} doesn't lead to a resolver", splitter.name)));
+            return Err(BuildError::new(format!(
+                "a leg of the splitter {:?} doesn't lead to a resolver",
+                splitter.name
+            )));
         }
-        let Some(cluster) = node_cluster(chain, next)? else { continue };
+        let Some(cluster) = node_cluster(chain, next)? else {
+            continue;
+        };
         let weight = hundredths(leg.weight);
         total += u64::from(weight);
         let (request_add, request_remove) = modifiers(leg.definition.request_headers.as_ref())?;
@@ -125,9 +163,15 @@ fn split(chain: &CompiledChain, splitter: &ChainNode) -> Result<route::RouteActi
         });
     }
     if total == 0 {
-        return Err(BuildError::new(format!("the splitter {:?} has no leg with a weight", splitter.name)));
+        return Err(BuildError::new(format!(
+            "the splitter {:?} has no leg with a weight",
+            splitter.name
+        )));
     }
-    let weighted = route::WeightedCluster { clusters: legs, ..Default::default() };
+    let weighted = route::WeightedCluster {
+        clusters: legs,
+        ..Default::default()
+    };
     Ok(route::RouteAction {
         cluster_specifier: Some(ClusterSpecifier::WeightedClusters(weighted)),
         ..Default::default()
@@ -137,7 +181,11 @@ fn split(chain: &CompiledChain, splitter: &ChainNode) -> Result<route::RouteActi
 /// Percent in hundredths (must-hold 45).
 fn hundredths(percent: f32) -> u32 {
     let scaled = (f64::from(percent) * 100.0).round();
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range of u32")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to the range of u32"
+    )]
     let hundredths = scaled.clamp(0.0, f64::from(u32::MAX)) as u32;
     hundredths
 }
@@ -150,7 +198,8 @@ fn route_match(http: &HttpMatch) -> Result<route::RouteMatch, BuildError> {
     } else if !http.path_prefix.is_empty() {
         PathSpecifier::Prefix(http.path_prefix.clone())
     } else if !http.path_regex.is_empty() {
-        let pattern = matchers::pattern(&http.path_regex, http.case_insensitive).map_err(|e| e.at("PathRegex"))?;
+        let pattern = matchers::pattern(&http.path_regex, http.case_insensitive)
+            .map_err(|e| e.at("PathRegex"))?;
         let MatchPattern::SafeRegex(regex) = pattern else {
             return Err(BuildError::new("PathRegex is not a regular expression"));
         };
@@ -160,15 +209,25 @@ fn route_match(http: &HttpMatch) -> Result<route::RouteMatch, BuildError> {
     };
     // Envoy ignores the setting beside a regular expression.
     let case_insensitive = http.case_insensitive && !matches!(path, PathSpecifier::SafeRegex(_));
-    let headers = http.header.iter().filter_map(|condition| header(condition).transpose());
+    let headers = http
+        .header
+        .iter()
+        .filter_map(|condition| header(condition).transpose());
     let mut headers = headers.collect::<Result<Vec<_>, _>>()?;
     if !http.methods.is_empty() {
         headers.push(matchers::methods(&http.methods));
     }
-    let query = http.query_param.iter().filter_map(|condition| query(condition).transpose());
+    let query = http
+        .query_param
+        .iter()
+        .filter_map(|condition| query(condition).transpose());
     Ok(route::RouteMatch {
         path_specifier: Some(path),
-        case_sensitive: if case_insensitive { boolean(false) } else { None },
+        case_sensitive: if case_insensitive {
+            boolean(false)
+        } else {
+            None
+        },
         headers,
         query_parameters: query.collect::<Result<_, _>>()?,
         ..Default::default()
@@ -181,7 +240,10 @@ fn header(condition: &HeaderMatch) -> Result<Option<route::HeaderMatcher>, Build
     let specifier = if !condition.exact.is_empty() {
         matchers::text(MatchPattern::Exact(condition.exact.clone()), false)
     } else if !condition.regex.is_empty() {
-        matchers::text(matchers::pattern(&condition.regex, false).map_err(place)?, false)
+        matchers::text(
+            matchers::pattern(&condition.regex, false).map_err(place)?,
+            false,
+        )
     } else if !condition.prefix.is_empty() {
         matchers::text(MatchPattern::Prefix(condition.prefix.clone()), false)
     } else if !condition.suffix.is_empty() {
@@ -201,7 +263,10 @@ fn query(condition: &QueryParamMatch) -> Result<Option<route::QueryParameterMatc
         return Err(BuildError::new("a QueryParam needs a Name"));
     }
     let specifier = if !condition.exact.is_empty() {
-        Specifier::StringMatch(string_match(MatchPattern::Exact(condition.exact.clone()), false))
+        Specifier::StringMatch(string_match(
+            MatchPattern::Exact(condition.exact.clone()),
+            false,
+        ))
     } else if !condition.regex.is_empty() {
         let pattern = matchers::pattern(&condition.regex, false)
             .map_err(|e| e.at(&format!("QueryParam {:?}", condition.name)))?;
@@ -218,8 +283,13 @@ fn query(condition: &QueryParamMatch) -> Result<Option<route::QueryParameterMatc
 }
 
 /// xds.md 4.5.3.
-fn destine(action: &mut route::RouteAction, destination: &RouteDestination) -> Result<(), BuildError> {
-    action.prefix_rewrite.clone_from(&destination.prefix_rewrite);
+fn destine(
+    action: &mut route::RouteAction,
+    destination: &RouteDestination,
+) -> Result<(), BuildError> {
+    action
+        .prefix_rewrite
+        .clone_from(&destination.prefix_rewrite);
     if destination.request_timeout.0 > 0 {
         action.timeout = duration(destination.request_timeout);
     }
@@ -242,7 +312,9 @@ fn retry_policy(destination: &RouteDestination) -> Result<Option<route::RetryPol
         return Ok(None);
     }
     if let Some(code) = codes.iter().find(|code| !(100..600).contains(*code)) {
-        return Err(BuildError::new(format!("RetryOnStatusCodes: {code} is not an HTTP status")));
+        return Err(BuildError::new(format!(
+            "RetryOnStatusCodes: {code} is not an HTTP status"
+        )));
     }
     let mut conditions: Vec<&str> = destination.retry_on.iter().map(String::as_str).collect();
     if destination.retry_on_connect_failure && !conditions.contains(&"connect-failure") {
@@ -253,7 +325,11 @@ fn retry_policy(destination: &RouteDestination) -> Result<Option<route::RetryPol
     }
     Ok(Some(route::RetryPolicy {
         retry_on: conditions.join(","),
-        num_retries: if destination.num_retries == 0 { None } else { uint32(destination.num_retries) },
+        num_retries: if destination.num_retries == 0 {
+            None
+        } else {
+            uint32(destination.num_retries)
+        },
         retriable_status_codes: codes.clone(),
         ..Default::default()
     }))
@@ -263,15 +339,21 @@ fn retry_policy(destination: &RouteDestination) -> Result<Option<route::RetryPol
 type HeaderChanges = (Vec<core::HeaderValueOption>, Vec<String>);
 
 fn modifiers(of: Option<&HeaderModifiers>) -> Result<HeaderChanges, BuildError> {
-    use core::header_value_option::HeaderAppendAction::{AppendIfExistsOrAdd, OverwriteIfExistsOrAdd};
+    use core::header_value_option::HeaderAppendAction::{
+        AppendIfExistsOrAdd, OverwriteIfExistsOrAdd,
+    };
 
-    let Some(of) = of else { return Ok(HeaderChanges::default()) };
+    let Some(of) = of else {
+        return Ok(HeaderChanges::default());
+    };
     let add = of.add.iter().map(|header| (header, AppendIfExistsOrAdd));
     let set = of.set.iter().map(|header| (header, OverwriteIfExistsOrAdd));
     let options = add.chain(set).map(|((name, value), action)| {
         check_changeable(name)?;
         if value.contains(['\0', '\r', '\n']) {
-            return Err(BuildError::new(format!("the value of header {name:?} has a line break or a zero")));
+            return Err(BuildError::new(format!(
+                "the value of header {name:?} has a line break or a zero"
+            )));
         }
         Ok(core::HeaderValueOption {
             header: Some(core::HeaderValue {
@@ -284,20 +366,26 @@ fn modifiers(of: Option<&HeaderModifiers>) -> Result<HeaderChanges, BuildError> 
         })
     });
     let options = options.collect::<Result<_, BuildError>>()?;
-    of.remove.iter().try_for_each(|name| check_changeable(name))?;
+    of.remove
+        .iter()
+        .try_for_each(|name| check_changeable(name))?;
     Ok((options, of.remove.clone()))
 }
 
 /// Envoy lets nobody change pseudo headers and `Host`.
 fn check_changeable(name: &str) -> Result<(), BuildError> {
     if name.starts_with(':') || name.eq_ignore_ascii_case("host") {
-        return Err(BuildError::new(format!("the header {name:?} can't be changed")));
+        return Err(BuildError::new(format!(
+            "the header {name:?} can't be changed"
+        )));
     }
     matchers::check_header_name(name)
 }
 
 /// What of a request chooses the instance (xds.md 4.5.4).
-fn hash_policies(config: Option<&LoadBalancer>) -> Result<Vec<route::route_action::HashPolicy>, BuildError> {
+fn hash_policies(
+    config: Option<&LoadBalancer>,
+) -> Result<Vec<route::route_action::HashPolicy>, BuildError> {
     match config {
         Some(config) if matches!(config.policy.as_str(), "ring_hash" | "maglev") => {
             config.hash_policies.iter().map(hash_policy).collect()
@@ -313,7 +401,9 @@ fn hash_policy(configured: &HashPolicy) -> Result<route::route_action::HashPolic
 
     let name = &configured.field_value;
     if !configured.source_ip && name.is_empty() {
-        return Err(BuildError::new("LoadBalancer.HashPolicies: FieldValue is needed"));
+        return Err(BuildError::new(
+            "LoadBalancer.HashPolicies: FieldValue is needed",
+        ));
     }
     let specifier = match configured.field.as_str() {
         _ if configured.source_ip => {
@@ -321,10 +411,16 @@ fn hash_policy(configured: &HashPolicy) -> Result<route::route_action::HashPolic
         }
         "header" => {
             matchers::check_header_name(name)?;
-            PolicySpecifier::Header(Header { header_name: name.clone(), ..Default::default() })
+            PolicySpecifier::Header(Header {
+                header_name: name.clone(),
+                ..Default::default()
+            })
         }
         "cookie" => {
-            let mut cookie = Cookie { name: name.clone(), ..Default::default() };
+            let mut cookie = Cookie {
+                name: name.clone(),
+                ..Default::default()
+            };
             if let Some(config) = &configured.cookie_config {
                 cookie.path.clone_from(&config.path);
                 if config.session {
@@ -360,6 +456,9 @@ pub(super) fn only_cluster(chain: &CompiledChain) -> Result<Option<SmolStr>, Bui
             "the chain starts with a {}, which needs one of the protocols http, http2 and grpc",
             start.kind
         ))),
-        None => Err(BuildError::new(format!("the chain has no start node {:?}", chain.start_node))),
+        None => Err(BuildError::new(format!(
+            "the chain has no start node {:?}",
+            chain.start_node
+        ))),
     }
 }

@@ -15,14 +15,19 @@ pub(super) fn leaf(cert: &IssuedCert) -> Result<tls::Secret, BuildError> {
         return Err(BuildError::new("the leaf certificate is not PEM text"));
     }
     if !is_pem(cert.private_key.expose_pem(), "PRIVATE KEY") {
-        return Err(BuildError::new("the private key of the leaf certificate is not PEM text"));
+        return Err(BuildError::new(
+            "the private key of the leaf certificate is not PEM text",
+        ));
     }
     let certificate = tls::TlsCertificate {
         certificate_chain: inline(one_newline(&cert.cert_pem)),
         private_key: inline(one_newline(cert.private_key.expose_pem())),
         ..Default::default()
     };
-    Ok(secret(LEAF_SECRET, tls::secret::Type::TlsCertificate(certificate)))
+    Ok(secret(
+        LEAF_SECRET,
+        tls::secret::Type::TlsCertificate(certificate),
+    ))
 }
 
 /// The trust roots, in their stored order, each ending in a newline (must-hold 37). Roots that aren't PEM are left out and
@@ -39,22 +44,33 @@ pub(super) fn roots(roots: &CaRoots) -> Result<(tls::Secret, Vec<Problem>), Buil
         } else {
             problems.push(Problem::new(
                 ROOTS_SECRET,
-                format!("CA root {} is left out: its RootCert is not PEM text", root.id),
+                format!(
+                    "CA root {} is left out: its RootCert is not PEM text",
+                    root.id
+                ),
             ));
         }
     }
     if trusted.is_empty() {
-        return Err(BuildError::new("there is no usable CA root: none is PEM text"));
+        return Err(BuildError::new(
+            "there is no usable CA root: none is PEM text",
+        ));
     }
     let context = tls::CertificateValidationContext {
         trusted_ca: inline(trusted),
         ..Default::default()
     };
-    Ok((secret(ROOTS_SECRET, tls::secret::Type::ValidationContext(context)), problems))
+    Ok((
+        secret(ROOTS_SECRET, tls::secret::Type::ValidationContext(context)),
+        problems,
+    ))
 }
 
 fn secret(name: &str, kind: tls::secret::Type) -> tls::Secret {
-    tls::Secret { name: name.to_owned(), r#type: Some(kind) }
+    tls::Secret {
+        name: name.to_owned(),
+        r#type: Some(kind),
+    }
 }
 
 fn inline(text: String) -> Option<core::DataSource> {
@@ -90,7 +106,11 @@ mod tests {
             "ActiveRootID": "b", "TrustDomain": "td.consul", "Roots": [],
         }))
         .unwrap();
-        for (id, pem) in [("a", root("AA", "")), ("x", "junk".into()), ("b", root("BB", "\n\n"))] {
+        for (id, pem) in [
+            ("a", root("AA", "")),
+            ("x", "junk".into()),
+            ("b", root("BB", "\n\n")),
+        ] {
             set.roots.push(
                 serde_json::from_value(serde_json::json!({
                     "ID": id, "SigningKeyID": "", "RootCert": pem,
@@ -100,8 +120,11 @@ mod tests {
             );
         }
         let (secret, problems) = roots(&set).unwrap();
-        let Some(tls::secret::Type::ValidationContext(context)) = secret.r#type else { panic!() };
-        let Some(core::data_source::Specifier::InlineString(text)) = context.trusted_ca.unwrap().specifier
+        let Some(tls::secret::Type::ValidationContext(context)) = secret.r#type else {
+            panic!()
+        };
+        let Some(core::data_source::Specifier::InlineString(text)) =
+            context.trusted_ca.unwrap().specifier
         else {
             panic!()
         };
@@ -113,7 +136,10 @@ mod tests {
 
     #[test]
     fn pem_blocks_are_recognised() {
-        assert!(is_pem("-----BEGIN EC PRIVATE KEY-----\nAA\n-----END EC PRIVATE KEY-----", "PRIVATE KEY"));
+        assert!(is_pem(
+            "-----BEGIN EC PRIVATE KEY-----\nAA\n-----END EC PRIVATE KEY-----",
+            "PRIVATE KEY"
+        ));
         assert!(!is_pem("-----BEGIN CERTIFICATE-----\nAA\n", "CERTIFICATE"));
         assert!(!is_pem("", "CERTIFICATE"));
     }

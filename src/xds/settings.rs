@@ -80,7 +80,9 @@ impl ProxySettings {
                     self.local_connect_timeout_ms = timeout;
                 }
             }
-            "local_request_timeout_ms" => self.local_request_timeout_ms = Some(not_negative(value)?),
+            "local_request_timeout_ms" => {
+                self.local_request_timeout_ms = Some(not_negative(value)?)
+            }
             "local_idle_timeout_ms" => self.local_idle_timeout_ms = Some(not_negative(value)?),
             "max_inbound_connections" => {
                 self.max_inbound_connections =
@@ -94,7 +96,9 @@ impl ProxySettings {
                 }
                 self.max_request_headers_kb = Some(kilobytes);
             }
-            "envoy_public_listener_json" | "envoy_local_cluster_json" | "envoy_listener_tracing_json"
+            "envoy_public_listener_json"
+            | "envoy_local_cluster_json"
+            | "envoy_listener_tracing_json"
                 if value.as_str().is_none_or(|json| !json.is_empty()) =>
             {
                 return Err("is not supported yet; the generated resource is used");
@@ -143,11 +147,17 @@ fn whole(value: &Value) -> Result<i64, &'static str> {
         Value::Bool(is) => Ok(i64::from(*is)),
         Value::String(text) if text.trim().is_empty() => Ok(0),
         Value::String(text) => text.trim().parse().map_err(|_| WANTED),
-        Value::Number(number) => number.as_i64().or_else(|| {
-            let float = number.as_f64()?;
-            #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
-            (float.fract() == 0.0 && float.abs() < 9e15).then_some(float as i64)
-        }).ok_or(WANTED),
+        Value::Number(number) => number
+            .as_i64()
+            .or_else(|| {
+                let float = number.as_f64()?;
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    reason = "checked to be whole and small"
+                )]
+                (float.fract() == 0.0 && float.abs() < 9e15).then_some(float as i64)
+            })
+            .ok_or(WANTED),
         Value::Array(_) | Value::Object(_) => Err(WANTED),
     }
 }
@@ -193,7 +203,13 @@ mod tests {
             "protocol": "grpc", "bind_port": 70000, "local_idle_timeout_ms": -1,
             "balance_inbound_connections": "some", "envoy_public_listener_json": "{}", "envoy_local_cluster_json": "",
         }));
-        assert_eq!(settings, ProxySettings { protocol: "grpc".into(), ..Default::default() });
+        assert_eq!(
+            settings,
+            ProxySettings {
+                protocol: "grpc".into(),
+                ..Default::default()
+            }
+        );
         assert_eq!(complaints.len(), 4, "{complaints:?}");
     }
 }

@@ -15,14 +15,16 @@ pub(super) fn upstream(
     identities: &[SpiffeId],
     sni: &str,
 ) -> Result<core::TransportSocket, BuildError> {
-    let sans = identities.iter().map(|identity| tls::SubjectAltNameMatcher {
-        san_type: tls::subject_alt_name_matcher::SanType::Uri as i32,
-        matcher: Some(string_match(
-            matcher::string_matcher::MatchPattern::Exact(identity.to_string()),
-            false,
-        )),
-        ..Default::default()
-    });
+    let sans = identities
+        .iter()
+        .map(|identity| tls::SubjectAltNameMatcher {
+            san_type: tls::subject_alt_name_matcher::SanType::Uri as i32,
+            matcher: Some(string_match(
+                matcher::string_matcher::MatchPattern::Exact(identity.to_string()),
+                false,
+            )),
+            ..Default::default()
+        });
     let combined = tls::common_tls_context::CombinedCertificateValidationContext {
         default_validation_context: Some(tls::CertificateValidationContext {
             match_typed_subject_alt_names: sans.collect(),
@@ -88,7 +90,10 @@ fn common(
 }
 
 fn secret(name: &str) -> tls::SdsSecretConfig {
-    tls::SdsSecretConfig { name: name.to_owned(), sds_config: ads() }
+    tls::SdsSecretConfig {
+        name: name.to_owned(),
+        sds_config: ads(),
+    }
 }
 
 fn socket(config: envoy_types::pb::google::protobuf::Any) -> core::TransportSocket {
@@ -139,14 +144,38 @@ fn parameters(from: &MeshDirectionalTls) -> Result<tls::TlsParameters, BuildErro
 
 /// Suites by their registered names, and what Envoy calls them.
 const CIPHER_SUITES: &[(&str, &str)] = &[
-    ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
-    ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"),
-    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"),
-    ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", "ECDHE-ECDSA-AES128-SHA"),
-    ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", "ECDHE-ECDSA-AES256-SHA"),
-    ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
-    ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
-    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        "ECDHE-ECDSA-AES128-GCM-SHA256",
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+        "ECDHE-ECDSA-AES128-SHA",
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+        "ECDHE-ECDSA-AES256-SHA",
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        "ECDHE-RSA-AES128-GCM-SHA256",
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "ECDHE-RSA-AES256-GCM-SHA384",
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        "ECDHE-RSA-CHACHA20-POLY1305",
+    ),
     ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", "ECDHE-RSA-AES128-SHA"),
     ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", "ECDHE-RSA-AES256-SHA"),
     ("TLS_RSA_WITH_AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
@@ -162,7 +191,10 @@ fn cipher_suite(name: &str) -> Result<String, BuildError> {
         .find(|(registered, envoys)| *registered == name || *envoys == name)
         .map(|(_, envoys)| (*envoys).to_owned())
         .ok_or_else(|| {
-            let known: Vec<_> = CIPHER_SUITES.iter().map(|(registered, _)| *registered).collect();
+            let known: Vec<_> = CIPHER_SUITES
+                .iter()
+                .map(|(registered, _)| *registered)
+                .collect();
             BuildError::new(format!(
                 "CipherSuites: {name:?} is not one of {}",
                 known.join(", ")

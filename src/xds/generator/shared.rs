@@ -96,7 +96,10 @@ impl Shared {
         let entry = self.roots.entry(roots.id());
         let result = entry.get(|| {
             let (secret, problems) = secrets::roots(roots)?;
-            Ok((self.encode(ResourceType::Secret, names::ROOTS_SECRET, &secret), problems))
+            Ok((
+                self.encode(ResourceType::Secret, names::ROOTS_SECRET, &secret),
+                problems,
+            ))
         });
         (result.clone(), Hold::Roots(entry.clone()))
     }
@@ -116,8 +119,14 @@ impl Shared {
         });
         let result = entry.get(|| {
             let outgoing = mesh.entry.as_ref().as_ref();
-            let outgoing = outgoing.as_ref().and_then(|mesh| mesh.tls.as_ref()?.outgoing.as_ref());
-            let context = MeshContext { trust_domain: mesh.trust_domain, datacenter: mesh.datacenter, outgoing };
+            let outgoing = outgoing
+                .as_ref()
+                .and_then(|mesh| mesh.tls.as_ref()?.outgoing.as_ref());
+            let context = MeshContext {
+                trust_domain: mesh.trust_domain,
+                datacenter: mesh.datacenter,
+                outgoing,
+            };
             let built = clusters::chain_clusters(chain, settings, context)?;
             let encoded = built.into_iter().map(|(name, cluster)| SharedCluster {
                 resource: self.encode(ResourceType::Cluster, &name, &cluster.cluster),
@@ -154,7 +163,11 @@ impl Shared {
             }
             (self.encode(ResourceType::Endpoint, &of.cluster, &message), problems)
         });
-        (resource.clone(), problems.clone(), Hold::Assignment(entry.clone()))
+        (
+            resource.clone(),
+            problems.clone(),
+            Hold::Assignment(entry.clone()),
+        )
     }
 
     pub(super) fn route(
@@ -163,7 +176,11 @@ impl Shared {
         name: &str,
         validate_clusters: bool,
     ) -> (Result<Arc<Resource>, BuildError>, Hold) {
-        let entry = self.routes.entry(RouteKey { chain: chain.id(), name: name.into(), validate_clusters });
+        let entry = self.routes.entry(RouteKey {
+            chain: chain.id(),
+            name: name.into(),
+            validate_clusters,
+        });
         let result = entry.get(|| {
             let table = routes::route_table(chain, name, validate_clusters)?;
             Ok(self.encode(ResourceType::Route, name, &table))

@@ -56,7 +56,12 @@ impl<'a, 'b> Upstreams<'a, 'b> {
         proxy: &'a Proxy<'a>,
         sidecar: &'a ConnectProxySnapshot,
     ) -> Self {
-        Self { run, proxy, sidecar, clusters: BTreeMap::new() }
+        Self {
+            run,
+            proxy,
+            sidecar,
+            clusters: BTreeMap::new(),
+        }
     }
 
     /// Adds all that upstreams need.
@@ -68,15 +73,25 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             }
         }
         let clusters = std::mem::take(&mut self.clusters);
-        self.run.add(clusters.values().map(|chosen| chosen.cluster.resource.clone()));
+        self.run.add(
+            clusters
+                .values()
+                .map(|chosen| chosen.cluster.resource.clone()),
+        );
         for chosen in clusters.values() {
             self.assignment(chosen);
         }
     }
 
     fn upstream(&mut self, entry: &'a UpstreamEntry) {
-        let old = self.run.old.and_then(|old| old.upstreams.get(&entry.id)).cloned();
-        let Some((inputs, content, problems)) = self.content(entry, old.as_deref()) else { return };
+        let old = self
+            .run
+            .old
+            .and_then(|old| old.upstreams.get(&entry.id))
+            .cloned();
+        let Some((inputs, content, problems)) = self.content(entry, old.as_deref()) else {
+            return;
+        };
         self.run.problems.extend(problems.iter().cloned());
         let mut sent = None;
         if let Some(content) = &content {
@@ -86,10 +101,17 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             self.run.add(content.route.clone());
             if let Some(listening) = &content.listening {
                 let last = old.as_ref().and_then(|old| old.sent.as_ref());
-                sent = self.run.listen(listening, last.filter(|last| last.place != listening.place));
+                sent = self
+                    .run
+                    .listen(listening, last.filter(|last| last.place != listening.place));
             }
         }
-        let upstream = Arc::new(Upstream { inputs, content, sent, problems });
+        let upstream = Arc::new(Upstream {
+            inputs,
+            content,
+            sent,
+            problems,
+        });
         self.run.new.upstreams.insert(entry.id.clone(), upstream);
     }
 
@@ -140,12 +162,21 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             datacenter: &self.run.snapshot.header.datacenter,
         };
         let (clusters, hold) = shared.clusters(&target.chain, &target.settings, mesh);
-        let mut content = Content { clusters: clusters?, route: None, listening: None, holds: vec![hold] };
+        let mut content = Content {
+            clusters: clusters?,
+            route: None,
+            listening: None,
+            holds: vec![hold],
+        };
         let Some(routing) = Routing::of(&target.chain)? else {
             return Ok((content, Vec::new()));
         };
         if routing == Routing::Table {
-            let validate = self.run.snapshot.mesh().is_some_and(|mesh| mesh.validate_clusters);
+            let validate = self
+                .run
+                .snapshot
+                .mesh()
+                .is_some_and(|mesh| mesh.validate_clusters);
             let (route, hold) = shared.route(&target.chain, &entry.id.to_string(), validate);
             content.route = Some(route?);
             content.holds.push(hold);
@@ -160,7 +191,9 @@ impl<'a, 'b> Upstreams<'a, 'b> {
         )?;
         content.listening = Some(shared.listening(&listener));
         let id: UpstreamId = entry.id.clone();
-        let problems = complaints.into_iter().map(|text| Problem::new(smol_str::format_smolstr!("{id}"), text));
+        let problems = complaints
+            .into_iter()
+            .map(|text| Problem::new(smol_str::format_smolstr!("{id}"), text));
         Ok((content, problems.collect()))
     }
 
@@ -168,7 +201,10 @@ impl<'a, 'b> Upstreams<'a, 'b> {
     /// service hold, else those of the first upstream. Upstreams come in the order of their ids.
     fn choose(&mut self, cluster: &SharedCluster, target: Option<&'a PartRef<UpstreamTarget>>) {
         let name = cluster.resource.name();
-        let chosen = Chosen { cluster: cluster.clone(), target };
+        let chosen = Chosen {
+            cluster: cluster.clone(),
+            target,
+        };
         match self.clusters.get_mut(name) {
             Some(first) if first.cluster.own || !cluster.own => {}
             Some(first) => *first = chosen,
@@ -180,11 +216,19 @@ impl<'a, 'b> Upstreams<'a, 'b> {
 
     /// Every cluster that asks for endpoints gets an assignment (decision X4).
     fn assignment(&mut self, chosen: &Chosen<'_>) {
-        let Some(assignment) = &chosen.cluster.assignment else { return };
-        let known = |target: &&PartRef<UpstreamTarget>| {
-            target.chain.targets.contains_key(assignment.target.as_str())
+        let Some(assignment) = &chosen.cluster.assignment else {
+            return;
         };
-        let old = self.run.old_set.and_then(|set| set.get(ResourceType::Endpoint, &assignment.cluster));
+        let known = |target: &&PartRef<UpstreamTarget>| {
+            target
+                .chain
+                .targets
+                .contains_key(assignment.target.as_str())
+        };
+        let old = self
+            .run
+            .old_set
+            .and_then(|set| set.get(ResourceType::Endpoint, &assignment.cluster));
         let target = match (chosen.target.filter(known), chosen.target, old) {
             (Some(target), ..) | (None, Some(target), None) => target,
             // A cluster of an earlier chain, whose instances nobody watches any more: they stay as they were.
@@ -197,7 +241,10 @@ impl<'a, 'b> Upstreams<'a, 'b> {
         };
         let instances = target.endpoints_of(&assignment.target);
         let datacenter = &self.run.snapshot.header.datacenter;
-        let (resource, problems, hold) = self.run.shared.assignment(assignment, instances, datacenter);
+        let (resource, problems, hold) = self
+            .run
+            .shared
+            .assignment(assignment, instances, datacenter);
         self.run.problems.extend(problems);
         self.run.new.holds.push(hold);
         self.run.add([resource]);

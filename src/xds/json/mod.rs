@@ -32,7 +32,13 @@ const REDACTED: &str = "<redacted>";
 
 /// Members that hold secret material, in any message that Envoy has.
 const SECRET_MEMBERS: &[&str] = &[
-    "privateKey", "privateKeyProvider", "password", "pkcs12", "sessionTicketKeys", "genericSecret", "ticketKeys",
+    "privateKey",
+    "privateKeyProvider",
+    "password",
+    "pkcs12",
+    "sessionTicketKeys",
+    "genericSecret",
+    "ticketKeys",
 ];
 
 /// A resource as JSON. Private keys read `"<redacted>"`.
@@ -54,7 +60,9 @@ impl ResourceSet {
     /// `Resource`. One that can't be shown has `Error` instead of `Resource`.
     #[must_use]
     pub fn to_json(&self, only: Option<ResourceType>) -> Value {
-        let types = ResourceType::ALL.into_iter().filter(|kind| only.is_none_or(|only| only == *kind));
+        let types = ResourceType::ALL
+            .into_iter()
+            .filter(|kind| only.is_none_or(|only| only == *kind));
         let resources = types.flat_map(|kind| self.of(kind)).map(|resource| {
             let mut shown = json!({
                 "Type": resource.kind().name(), "Name": resource.name(), "Version": resource.version(),
@@ -73,8 +81,11 @@ fn read(resource: &Resource) -> Result<Value, String> {
     let pool = POOL.as_ref().map_err(Clone::clone)?;
     let url = resource.kind().url();
     let name = url.rsplit('/').next().unwrap_or(url);
-    let descriptor = pool.get_message_by_name(name).ok_or_else(|| format!("{name} has no descriptor"))?;
-    let message = DynamicMessage::decode(descriptor, resource.bytes().clone()).map_err(|e| e.to_string())?;
+    let descriptor = pool
+        .get_message_by_name(name)
+        .ok_or_else(|| format!("{name} has no descriptor"))?;
+    let message =
+        DynamicMessage::decode(descriptor, resource.bytes().clone()).map_err(|e| e.to_string())?;
     message
         .serialize_with_options(serde_json::value::Serializer, &SerializeOptions::new())
         .map_err(|e| e.to_string())
@@ -121,7 +132,11 @@ mod tests {
             r#type: Some(tls::secret::Type::TlsCertificate(certificate)),
         };
         let set = ResourceSet::builder(1)
-            .with(Resource::new(ResourceType::Secret, "leaf", secret.encode_to_vec()))
+            .with(Resource::new(
+                ResourceType::Secret,
+                "leaf",
+                secret.encode_to_vec(),
+            ))
             .with(Resource::new(ResourceType::Cluster, "bad", vec![0xff]))
             .build();
         let json = set.to_json(None);
@@ -133,6 +148,11 @@ mod tests {
             }})
         );
         assert!(json[1]["Error"].is_string());
-        assert_eq!(set.to_json(Some(ResourceType::Cluster)).as_array().map(Vec::len), Some(1));
+        assert_eq!(
+            set.to_json(Some(ResourceType::Cluster))
+                .as_array()
+                .map(Vec::len),
+            Some(1)
+        );
     }
 }

@@ -68,7 +68,10 @@ fn shipped() -> PathBuf {
         .unwrap();
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
-    let envoy_types = packages.iter().find(|p| p["name"] == "envoy-types").unwrap();
+    let envoy_types = packages
+        .iter()
+        .find(|p| p["name"] == "envoy-types")
+        .unwrap();
     PathBuf::from(envoy_types["manifest_path"].as_str().unwrap())
         .with_file_name("src/generated/types.bin")
 }
@@ -97,7 +100,8 @@ fn prune(all: FileDescriptorSet) -> FileDescriptorSet {
     for mut file in all.file {
         let scope = format!(".{}", file.package());
         retain(&mut file.message_type, &scope, &kept);
-        file.enum_type.retain(|top| kept.contains(&format!("{scope}.{}", top.name())));
+        file.enum_type
+            .retain(|top| kept.contains(&format!("{scope}.{}", top.name())));
         for top in &mut file.enum_type {
             strip_enum(top);
         }
@@ -134,7 +138,9 @@ fn retain(messages: &mut Vec<DescriptorProto>, scope: &str, kept: &BTreeSet<Stri
     for message in messages.iter_mut() {
         let name = format!("{scope}.{}", message.name());
         retain(&mut message.nested_type, &name, kept);
-        message.enum_type.retain(|nested| kept.contains(&format!("{name}.{}", nested.name())));
+        message
+            .enum_type
+            .retain(|nested| kept.contains(&format!("{name}.{}", nested.name())));
         for nested in &mut message.enum_type {
             strip_enum(nested);
         }
@@ -148,7 +154,10 @@ fn retain(messages: &mut Vec<DescriptorProto>, scope: &str, kept: &BTreeSet<Stri
         message.extension.clear();
         if let Some(options) = &mut message.options {
             let map_entry = options.map_entry;
-            *options = prost_reflect::prost_types::MessageOptions { map_entry, ..Default::default() };
+            *options = prost_reflect::prost_types::MessageOptions {
+                map_entry,
+                ..Default::default()
+            };
         }
         if !kept.contains(&name) {
             // Only a scope for what is nested in it.

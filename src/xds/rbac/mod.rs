@@ -22,7 +22,9 @@ use super::proto::{filter_of, hcm, http_filter_of, listener, rbac};
 use crate::model::{Intention, IntentionAction, IntentionPermission};
 use source::Source;
 
-use envoy_types::pb::envoy::extensions::filters::{http::rbac::v3 as http, network::rbac::v3 as network};
+use envoy_types::pb::envoy::extensions::filters::{
+    http::rbac::v3 as http, network::rbac::v3 as network,
+};
 
 /// What a filter can see of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +63,10 @@ struct Rule<'a> {
 impl AccessRules {
     /// Nobody may call.
     pub(super) const fn deny_all() -> Self {
-        Self { action: rbac::rbac::Action::Allow, policies: Vec::new() }
+        Self {
+            action: rbac::rbac::Action::Allow,
+            policies: Vec::new(),
+        }
     }
 
     /// The rules that intentions make, and what is wrong with some of them.
@@ -102,13 +107,19 @@ impl AccessRules {
             policies.push((name, policy(vec![permission::any()], principals)));
         }
         policies.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let action = if default_allow { rbac::rbac::Action::Deny } else { rbac::rbac::Action::Allow };
+        let action = if default_allow {
+            rbac::rbac::Action::Deny
+        } else {
+            rbac::rbac::Action::Allow
+        };
         (Self { action, policies }, problems)
     }
 
     /// The filter in front of TCP connections.
     pub(super) fn network_filter(&self) -> listener::Filter {
-        let config = Fields::default().bytes(1, &self.encoded()).text(3, "connect_authz");
+        let config = Fields::default()
+            .bytes(1, &self.encoded())
+            .text(3, "connect_authz");
         filter_of("envoy.filters.network.rbac", config.any::<network::Rbac>())
     }
 
@@ -121,7 +132,10 @@ impl AccessRules {
     /// `envoy.config.rbac.v3.RBAC`, encoded with its policies in order.
     fn encoded(&self) -> Vec<u8> {
         use prost::Message as _;
-        let policies = self.policies.iter().map(|(name, policy)| (name.as_str(), policy.encode_to_vec()));
+        let policies = self
+            .policies
+            .iter()
+            .map(|(name, policy)| (name.as_str(), policy.encode_to_vec()));
         // Both actions are small and not negative.
         let action = u64::from((self.action as i32).unsigned_abs());
         Fields::default().number(1, action).map(2, policies).done()
@@ -129,7 +143,11 @@ impl AccessRules {
 }
 
 fn policy(permissions: Vec<rbac::Permission>, principals: Vec<rbac::Principal>) -> rbac::Policy {
-    rbac::Policy { permissions, principals, ..Default::default() }
+    rbac::Policy {
+        permissions,
+        principals,
+        ..Default::default()
+    }
 }
 
 /// Steps 1 to 3 of the module's algorithm.
@@ -158,7 +176,11 @@ fn without_order<'a>(
         if rules.iter().any(|higher| higher.source.covers(&source)) {
             continue;
         }
-        let except = rules.iter().rev().map(|higher| higher.source).filter(|higher| higher.overlaps(&source));
+        let except = rules
+            .iter()
+            .rev()
+            .map(|higher| higher.source)
+            .filter(|higher| higher.overlaps(&source));
         rules.push(Rule {
             source,
             except: source::without_covered(except.collect()),
@@ -168,9 +190,9 @@ fn without_order<'a>(
     rules.retain(|rule| match rule.decision {
         Decision::Allow => !default_allow,
         Decision::Deny => default_allow,
-        Decision::Permissions(permissions) => {
-            permissions.iter().any(|p| permission::allows(p) != default_allow)
-        }
+        Decision::Permissions(permissions) => permissions
+            .iter()
+            .any(|p| permission::allows(p) != default_allow),
     });
     rules
 }
@@ -195,7 +217,8 @@ fn decide<'a>(
                     .to_owned(),
             );
         }
-        let tokens = intention.jwt.is_some() || intention.permissions.iter().any(|p| p.jwt.is_some());
+        let tokens =
+            intention.jwt.is_some() || intention.permissions.iter().any(|p| p.jwt.is_some());
         if tokens {
             return deny("JWT is not supported yet".to_owned());
         }

@@ -1,6 +1,8 @@
 //! Rules about HTTP requests (xds.md 4.4, steps 5 and 7).
 
-use crate::model::{IntentionAction, IntentionHttpHeader, IntentionHttpPermission, IntentionPermission};
+use crate::model::{
+    IntentionAction, IntentionHttpHeader, IntentionHttpPermission, IntentionPermission,
+};
 use crate::xds::BuildError;
 use crate::xds::matchers;
 use crate::xds::proto::{matcher, rbac, route, string_match};
@@ -29,13 +31,16 @@ pub(super) fn without_order(
     let mut rules = Vec::new();
     for (number, permission) in permissions.iter().enumerate() {
         let own = match &permission.http {
-            Some(http) => conditions(http).map_err(|e| e.at(&format!("Permissions[{number}].HTTP")))?,
+            Some(http) => {
+                conditions(http).map_err(|e| e.at(&format!("Permissions[{number}].HTTP")))?
+            }
             None => any(),
         };
         if allows(permission) != default_allow {
-            let not = earlier.iter().rev().map(|rule| {
-                of(rbac::permission::Rule::NotRule(Box::new(rule.clone())))
-            });
+            let not = earlier
+                .iter()
+                .rev()
+                .map(|rule| of(rbac::permission::Rule::NotRule(Box::new(rule.clone()))));
             rules.push(all_of(std::iter::once(own.clone()).chain(not).collect()));
         }
         earlier.push(own);
@@ -55,7 +60,9 @@ fn conditions(http: &IntentionHttpPermission) -> Result<rbac::Permission, BuildE
         rules.push(of(rbac::permission::Rule::Header(matcher)));
     }
     if !http.methods.is_empty() {
-        rules.push(of(rbac::permission::Rule::Header(matchers::methods(&http.methods))));
+        rules.push(of(rbac::permission::Rule::Header(matchers::methods(
+            &http.methods,
+        ))));
     }
     Ok(all_of(rules))
 }
@@ -77,13 +84,19 @@ fn header(condition: &IntentionHttpHeader) -> Result<route::HeaderMatcher, Build
     let specifier = if !condition.exact.is_empty() {
         matchers::text(MatchPattern::Exact(condition.exact.clone()), ignore_case)
     } else if !condition.regex.is_empty() {
-        matchers::text(matchers::pattern(&condition.regex, ignore_case).map_err(|e| e.at("Regex"))?, false)
+        matchers::text(
+            matchers::pattern(&condition.regex, ignore_case).map_err(|e| e.at("Regex"))?,
+            false,
+        )
     } else if !condition.prefix.is_empty() {
         matchers::text(MatchPattern::Prefix(condition.prefix.clone()), ignore_case)
     } else if !condition.suffix.is_empty() {
         matchers::text(MatchPattern::Suffix(condition.suffix.clone()), ignore_case)
     } else if !condition.contains.is_empty() {
-        matchers::text(MatchPattern::Contains(condition.contains.clone()), ignore_case)
+        matchers::text(
+            MatchPattern::Contains(condition.contains.clone()),
+            ignore_case,
+        )
     } else if condition.present {
         route::header_matcher::HeaderMatchSpecifier::PresentMatch(true)
     } else {
@@ -99,7 +112,9 @@ fn all_of(mut rules: Vec<rbac::Permission>) -> rbac::Permission {
         (1, Some(only)) => only,
         (_, Some(last)) => {
             rules.push(last);
-            of(rbac::permission::Rule::AndRules(rbac::permission::Set { rules }))
+            of(rbac::permission::Rule::AndRules(rbac::permission::Set {
+                rules,
+            }))
         }
         (_, None) => any(),
     }

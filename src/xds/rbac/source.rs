@@ -46,7 +46,13 @@ impl<'a> Source<'a> {
 
     /// The identities of these callers, in any datacenter (xds.md 4.4; decision E12: literals are escaped).
     pub(super) fn pattern(&self, trust_domain: &str) -> String {
-        let segment = |name: &str| if name == ANY { "[^/]+".to_owned() } else { re2::escape(name) };
+        let segment = |name: &str| {
+            if name == ANY {
+                "[^/]+".to_owned()
+            } else {
+                re2::escape(name)
+            }
+        };
         let partition = match self.partition {
             DEFAULT => String::new(),
             partition => format!("/ap/{}", re2::escape(partition)),
@@ -64,31 +70,48 @@ impl<'a> Source<'a> {
 /// otherwise.
 pub(super) fn without_covered(mut sources: Vec<Source<'_>>) -> Vec<Source<'_>> {
     let all = sources.clone();
-    sources.retain(|source| !all.iter().any(|other| other != source && other.covers(source)));
+    sources.retain(|source| {
+        !all.iter()
+            .any(|other| other != source && other.covers(source))
+    });
     sources.sort_by_key(Source::wildcards);
     sources
 }
 
 /// Fits the callers of `source` that are in none of `except`.
-pub(super) fn principal(source: &Source<'_>, except: &[Source<'_>], trust_domain: &str) -> rbac::Principal {
+pub(super) fn principal(
+    source: &Source<'_>,
+    except: &[Source<'_>],
+    trust_domain: &str,
+) -> rbac::Principal {
     let own = authenticated(source, trust_domain);
     if except.is_empty() {
         return own;
     }
     let not = except.iter().map(|source| {
-        of(rbac::principal::Identifier::NotId(Box::new(authenticated(source, trust_domain))))
+        of(rbac::principal::Identifier::NotId(Box::new(authenticated(
+            source,
+            trust_domain,
+        ))))
     });
     let ids = std::iter::once(own).chain(not).collect();
-    of(rbac::principal::Identifier::AndIds(rbac::principal::Set { ids }))
-}
-
-fn authenticated(source: &Source<'_>, trust_domain: &str) -> rbac::Principal {
-    let pattern = matcher::string_matcher::MatchPattern::SafeRegex(regex(source.pattern(trust_domain)));
-    of(rbac::principal::Identifier::Authenticated(rbac::principal::Authenticated {
-        principal_name: Some(string_match(pattern, false)),
+    of(rbac::principal::Identifier::AndIds(rbac::principal::Set {
+        ids,
     }))
 }
 
+fn authenticated(source: &Source<'_>, trust_domain: &str) -> rbac::Principal {
+    let pattern =
+        matcher::string_matcher::MatchPattern::SafeRegex(regex(source.pattern(trust_domain)));
+    of(rbac::principal::Identifier::Authenticated(
+        rbac::principal::Authenticated {
+            principal_name: Some(string_match(pattern, false)),
+        },
+    ))
+}
+
 fn of(identifier: rbac::principal::Identifier) -> rbac::Principal {
-    rbac::Principal { identifier: Some(identifier) }
+    rbac::Principal {
+        identifier: Some(identifier),
+    }
 }

@@ -18,7 +18,11 @@ use super::{BuiltListener, Proxy, at_port};
 /// left out and told; its place in the list names it.
 pub(in crate::xds) fn exposed_paths(
     proxy: &Proxy<'_>,
-) -> (Vec<BuiltListener>, BTreeMap<SmolStr, cluster::Cluster>, Vec<Problem>) {
+) -> (
+    Vec<BuiltListener>,
+    BTreeMap<SmolStr, cluster::Cluster>,
+    Vec<Problem>,
+) {
     let (mut listeners, mut clusters, mut problems) = (Vec::new(), BTreeMap::new(), Vec::new());
     for (number, path) in proxy.header.proxy.expose.paths.iter().enumerate() {
         match exposed_path(proxy, path) {
@@ -28,7 +32,9 @@ pub(in crate::xds) fn exposed_paths(
             }
             Err(error) => problems.push(Problem::new(
                 format!("exposed path {}", path.path),
-                error.at(&format!("Proxy.Expose.Paths[{number}]")).to_string(),
+                error
+                    .at(&format!("Proxy.Expose.Paths[{number}]"))
+                    .to_string(),
             )),
         }
     }
@@ -40,17 +46,22 @@ fn exposed_path(
     path: &ExposePath,
 ) -> Result<(BuiltListener, Option<cluster::Cluster>), BuildError> {
     if !path.path.starts_with('/') {
-        return Err(BuildError::new(format!("Path {:?} must begin with /", path.path)));
+        return Err(BuildError::new(format!(
+            "Path {:?} must begin with /",
+            path.path
+        )));
     }
     let protocol = match path.protocol.as_str() {
         "" | "http" => "http",
         "http2" => "http2",
         other => {
-            return Err(BuildError::new(format!("Protocol {other:?} is not one of http, http2")));
+            return Err(BuildError::new(format!(
+                "Protocol {other:?} is not one of http, http2"
+            )));
         }
     };
-    let own_port = path.local_path_port != 0
-        && path.local_path_port != proxy.header.proxy.local_service_port;
+    let own_port =
+        path.local_path_port != 0 && path.local_path_port != proxy.header.proxy.local_service_port;
     let cluster = own_port
         .then(|| {
             let address = socket_address(local_address(proxy), path.local_path_port)?;

@@ -14,7 +14,8 @@ use super::Proxy;
 /// The application's address isn't an IP address.
 pub(in crate::xds) fn local_app(proxy: &Proxy<'_>) -> Result<cluster::Cluster, BuildError> {
     let config = &proxy.header.proxy;
-    let address = if config.local_service_port == 0 && !config.local_service_socket_path.is_empty() {
+    let address = if config.local_service_port == 0 && !config.local_service_socket_path.is_empty()
+    {
         pipe(&config.local_service_socket_path, 0)?
     } else {
         socket_address(local_address(proxy), config.local_service_port)
@@ -27,8 +28,10 @@ pub(in crate::xds) fn local_app(proxy: &Proxy<'_>) -> Result<cluster::Cluster, B
             max_connections: uint32(proxy.settings.max_inbound_connections),
             ..Default::default()
         };
-        local_app.circuit_breakers =
-            Some(cluster::CircuitBreakers { thresholds: vec![threshold], ..Default::default() });
+        local_app.circuit_breakers = Some(cluster::CircuitBreakers {
+            thresholds: vec![threshold],
+            ..Default::default()
+        });
     }
     Ok(local_app)
 }

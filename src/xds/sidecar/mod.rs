@@ -38,15 +38,25 @@ impl<'a> Proxy<'a> {
             complaints.push(format!("nothing is logged: {error}"));
             Loggers::default()
         });
-        (Self { header, settings, loggers }, complaints)
+        (
+            Self {
+                header,
+                settings,
+                loggers,
+            },
+            complaints,
+        )
     }
 
     /// The address that inbound listeners bind to.
     fn bind_address(&self) -> &str {
-        [self.settings.bind_address.as_str(), self.header.address.as_str()]
-            .into_iter()
-            .find(|address| !address.is_empty())
-            .unwrap_or("0.0.0.0")
+        [
+            self.settings.bind_address.as_str(),
+            self.header.address.as_str(),
+        ]
+        .into_iter()
+        .find(|address| !address.is_empty())
+        .unwrap_or("0.0.0.0")
     }
 }
 
@@ -72,7 +82,12 @@ fn at_port(
         return Err(BuildError::new("there is no port to listen on"));
     }
     let socket = socket_address(address, port)?;
-    Ok(bound(names::listener(name, address, port), socket, smol_str::format_smolstr!("{address}:{port}"), direction))
+    Ok(bound(
+        names::listener(name, address, port),
+        socket,
+        smol_str::format_smolstr!("{address}:{port}"),
+        direction,
+    ))
 }
 
 /// A listener at a unix socket.
@@ -98,7 +113,11 @@ fn bound(
         traffic_direction: direction as i32,
         ..Default::default()
     };
-    BuiltListener { message, place, routes: Vec::new() }
+    BuiltListener {
+        message,
+        place,
+        routes: Vec::new(),
+    }
 }
 
 /// Spreads connections evenly over Envoy's threads.

@@ -38,9 +38,18 @@ pub(in crate::xds) fn public_listener(
         0 => proxy.header.port,
         port => port,
     };
-    let mut built = at_port(PUBLIC_LISTENER, proxy.bind_address(), port, core::TrafficDirection::Inbound)?;
+    let mut built = at_port(
+        PUBLIC_LISTENER,
+        proxy.bind_address(),
+        port,
+        core::TrafficDirection::Inbound,
+    )?;
     let protocol = proxy.settings.protocol.as_str();
-    let layer = if is_http_like(protocol) { Layer::Request } else { Layer::Connection };
+    let layer = if is_http_like(protocol) {
+        Layer::Request
+    } else {
+        Layer::Connection
+    };
     let (rules, problems) = AccessRules::new(
         inbound.intentions,
         proxy.header.intention_default_allow,
@@ -63,10 +72,15 @@ pub(in crate::xds) fn public_listener(
         Layer::Connection => tcp_filter(PUBLIC_LISTENER, LOCAL_APP, proxy),
         Layer::Request => http_filter(proxy, inbound.mesh, &rules)?,
     });
-    let incoming = inbound.mesh.and_then(|mesh| mesh.tls.as_ref()?.incoming.as_ref());
+    let incoming = inbound
+        .mesh
+        .and_then(|mesh| mesh.tls.as_ref()?.incoming.as_ref());
     built.message.filter_chains.push(listener::FilterChain {
         filters,
-        transport_socket: Some(tls_context::downstream(incoming, tls_context::alpn(protocol))?),
+        transport_socket: Some(tls_context::downstream(
+            incoming,
+            tls_context::alpn(protocol),
+        )?),
         ..Default::default()
     });
     built.message.access_log.clone_from(&proxy.loggers.listener);
@@ -80,7 +94,9 @@ pub(in crate::xds) fn public_listener(
 pub(super) fn tcp_filter(stat_prefix: &str, cluster: &str, proxy: &Proxy<'_>) -> listener::Filter {
     let tcp = tcp_proxy::TcpProxy {
         stat_prefix: stat_prefix.to_owned(),
-        cluster_specifier: Some(tcp_proxy::tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned())),
+        cluster_specifier: Some(tcp_proxy::tcp_proxy::ClusterSpecifier::Cluster(
+            cluster.to_owned(),
+        )),
         access_log: proxy.loggers.filter.clone(),
         ..Default::default()
     };

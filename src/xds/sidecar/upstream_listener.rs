@@ -50,15 +50,23 @@ pub(in crate::xds) fn upstream_listener(
     let name = id.to_string();
     let direction = core::TrafficDirection::Outbound;
     let mut built = if definition.local_bind_port != 0 {
-        at_port(&name, definition.bind_address(), definition.local_bind_port, direction)
-            .map_err(|e| e.at("LocalBindAddress"))?
+        at_port(
+            &name,
+            definition.bind_address(),
+            definition.local_bind_port,
+            direction,
+        )
+        .map_err(|e| e.at("LocalBindAddress"))?
     } else {
         let mode = socket_mode(&definition.local_bind_socket_mode)?;
         at_socket(&name, &definition.local_bind_socket_path, mode, direction)
             .map_err(|e| e.at("LocalBindSocketPath"))?
     };
     let filter = filter(proxy, &name, chain, upstream, routing, &mut built.routes)?;
-    built.message.filter_chains.push(listener::FilterChain { filters: vec![filter], ..Default::default() });
+    built.message.filter_chains.push(listener::FilterChain {
+        filters: vec![filter],
+        ..Default::default()
+    });
     built.message.access_log.clone_from(&proxy.loggers.listener);
     match settings::exact_balance(&upstream.balance_outbound_connections) {
         Ok(true) => built.message.connection_balance_config = Some(exact_balance()),
@@ -73,7 +81,9 @@ pub(in crate::xds) fn upstream_listener(
         ("envoy_cluster_json", &upstream.envoy_cluster_json),
     ] {
         if !json.is_empty() {
-            complaints.push(format!("{key} is not supported yet; the generated resource is used"));
+            complaints.push(format!(
+                "{key} is not supported yet; the generated resource is used"
+            ));
         }
     }
     Ok((built, complaints))
@@ -100,7 +110,12 @@ fn filter(
         }
         Routing::Cluster(cluster) => {
             let action = http::to_cluster(cluster);
-            Routes::Inline(http::single_route(name, &filter_name, http::prefix("/"), action))
+            Routes::Inline(http::single_route(
+                name,
+                &filter_name,
+                http::prefix("/"),
+                action,
+            ))
         }
         Routing::Table => {
             named_routes.push(name.into());
@@ -118,8 +133,13 @@ fn filter(
 fn socket_mode(text: &str) -> Result<u32, BuildError> {
     match text {
         "" => Ok(0),
-        _ => u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| {
-            BuildError::new(format!("LocalBindSocketMode: {text:?} is not an octal mode like \"0600\""))
-        }),
+        _ => u32::from_str_radix(text, 8)
+            .ok()
+            .filter(|mode| *mode <= 0o777)
+            .ok_or_else(|| {
+                BuildError::new(format!(
+                    "LocalBindSocketMode: {text:?} is not an octal mode like \"0600\""
+                ))
+            }),
     }
 }
