@@ -127,3 +127,6 @@ fn exact_balance() -> listener::listener::ConnectionBalanceConfig {
         balance_type: Some(BalanceType::ExactBalance(ExactBalance {})),
     }
 }
+
+#[cfg(test)]
+mod tests;
