@@ -429,3 +429,65 @@ fn mentioned(json: &Value) -> Vec<String> {
     }
     found
 }
+
+pub(super) fn db() -> Vec<Endpoint> {
+    vec![
+        endpoint("10.0.0.5", EndpointHealth::Passing),
+        endpoint("10.0.0.6", EndpointHealth::Critical),
+    ]
+}
+
+pub(super) fn example() -> Fixture {
+    Fixture::web()
+        .intentions(&[("api", json!("allow"))])
+        .upstream(definition("db", 5432), default_chain("db", "tcp"), &db())
+}
+
+/// One snapshot with most of what there is, built anew at each call.
+pub(super) fn everything() -> Fixture {
+    let split = json!({
+        "router:web": {"Type": "router", "Name": "shop.default.default", "Routes": [
+            {"Definition": {"Match": {"HTTP": {"PathPrefix": "/a", "Methods": ["GET", "PUT"]}}, "Destination": {
+                "RequestHeaders": {"Add": {"a": "1", "b": "2", "c": "3"}, "Set": {"x": "1", "y": "2"}},
+            }}, "NextNode": "splitter:shop"},
+            {"Definition": {}, "NextNode": "resolver:v1"},
+        ]},
+        "splitter:shop": {"Type": "splitter", "Name": "shop", "Splits": [
+            {"Definition": {}, "Weight": 95.5, "NextNode": "resolver:v1"},
+            {"Definition": {}, "Weight": 4.5, "NextNode": "resolver:v2"},
+        ]},
+        "resolver:v1": resolver("v1.shop.default.default.dc1", json!({})),
+        "resolver:v2": resolver("v2.shop.default.default.dc1", json!({"Failover": {
+            "Targets": ["v1.shop.default.default.dc1"],
+        }})),
+    });
+    let targets = [target("shop", "v1", "dc1"), target("shop", "v2", "dc1")];
+    let sources: Vec<_> = ('a'..='m')
+        .map(|c| (c.to_string(), permissions(c)))
+        .collect();
+    let mut intentions: Vec<_> = sources
+        .iter()
+        .map(|(name, what)| (name.as_str(), what.clone()))
+        .collect();
+    intentions.extend([("y", json!("allow")), ("*", json!("deny"))]);
+    example()
+        .upstream(definition("shop", 5434), chain("shop", "http", "router:web", split, &targets), &db())
+        .upstream(definition("grpc", 5435), default_chain("grpc", "grpc"), &db())
+        .intentions(&intentions)
+        .mesh(json!({"TLS": {"Outgoing": {"TLSMinVersion": "TLSv1_2"}}}))
+        .config(json!({"protocol": "http", "max_inbound_connections": 5}))
+        .proxy(|header| {
+            header.proxy.access_logs = read(&json!({"Enabled": true}));
+            header.proxy.expose = read(&json!({"Paths": [
+                {"Path": "/metrics", "ListenerPort": 21500, "LocalPathPort": 9000},
+                {"Path": "/health", "ListenerPort": 21501, "LocalPathPort": 3000, "Protocol": "http2"},
+            ]}));
+        })
+}
+
+fn permissions(name: char) -> Value {
+    json!([
+        {"Action": "deny", "HTTP": {"PathExact": format!("/{name}")}},
+        {"Action": "allow", "HTTP": {"PathPrefix": "/", "Header": [{"Name": "x", "Present": true}]}},
+    ])
+}

@@ -17,7 +17,7 @@ use crate::model::{RequestNormalization, is_http_like};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Routes {
     /// They stand in the listener.
-    Inline(route::RouteConfiguration),
+    Inline(Box<route::RouteConfiguration>),
     /// Envoy asks for the route table of this name over this stream.
     Discovered(String),
 }
@@ -71,7 +71,7 @@ impl<'a> ConnectionManager<'a> {
 
         let http_filters = self.http_filters();
         let route_specifier = match self.routes {
-            Routes::Inline(routes) => RouteSpecifier::RouteConfig(routes),
+            Routes::Inline(routes) => RouteSpecifier::RouteConfig(*routes),
             Routes::Discovered(route_config_name) => RouteSpecifier::Rds(hcm::Rds {
                 config_source: ads(),
                 route_config_name,

@@ -10,6 +10,8 @@ mod clusters;
 mod encode;
 mod endpoints;
 #[cfg(test)]
+mod envoy_check;
+#[cfg(test)]
 mod fixtures;
 mod generator;
 mod http;

@@ -85,7 +85,7 @@ fn exposed_path(
         ..Default::default()
     };
     let action = http::to_cluster(cluster.as_ref().map_or(LOCAL_APP, |cluster| &cluster.name));
-    let routes = Routes::Inline(http::single_route(&name, &name, exact, action));
+    let routes = Routes::Inline(Box::new(http::single_route(&name, &name, exact, action)));
     let manager = ConnectionManager {
         tracing: false,
         access_log: proxy.loggers.filter.clone(),

@@ -125,7 +125,7 @@ fn http_filter(
         normalization: Some(configured.unwrap_or(&default)),
         max_request_headers_kb: proxy.settings.max_request_headers_kb,
         access_log: proxy.loggers.filter.clone(),
-        ..ConnectionManager::new(protocol, PUBLIC_LISTENER, Routes::Inline(routes))
+        ..ConnectionManager::new(protocol, PUBLIC_LISTENER, Routes::Inline(Box::new(routes)))
     }
     .filter()
 }

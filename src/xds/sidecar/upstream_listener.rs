@@ -110,12 +110,12 @@ fn filter(
         }
         Routing::Cluster(cluster) => {
             let action = http::to_cluster(cluster);
-            Routes::Inline(http::single_route(
+            Routes::Inline(Box::new(http::single_route(
                 name,
                 &filter_name,
                 http::prefix("/"),
                 action,
-            ))
+            )))
         }
         Routing::Table => {
             named_routes.push(name.into());
