@@ -1,3 +1,6 @@
 //! The program's servers.
 
 pub mod ads;
+mod provider;
+
+pub use provider::MeshProvider;
