@@ -1,3 +1,4 @@
 //! server.
 
+pub mod bootstrap;
 pub mod checks;

@@ -267,11 +267,14 @@ fn files(bootstrap: &Value, name: &str) -> (PathBuf, PathBuf) {
     (config, folder.join(format!("{stem}.log")))
 }
 
-/// The last lines of a log.
+/// The last lines of a log, long ones cut.
 fn tail(log: &Path) -> String {
     let text = std::fs::read(log)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| line.chars().take(300).collect())
+        .collect();
     lines[lines.len().saturating_sub(25)..].join("\n")
 }
