@@ -23,7 +23,9 @@ fn params(config: Value) -> BootstrapParams {
 }
 
 fn build(params: &BootstrapParams) -> Value {
-    params.build(&|_| None).unwrap()
+    params
+        .build(&|_| None)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn cluster(name: &str, port: u16) -> Value {

@@ -23,7 +23,7 @@ const MAX_REDIRECTS: usize = 10;
 /// An HTTP request to make.
 #[derive(Debug, Clone)]
 pub(super) struct HttpProbe {
-    /// As the definition writes it, for the output.
+    /// As the definition writes it but for a password, for the output.
     url: String,
     uri: Uri,
     method: Method,
@@ -39,12 +39,13 @@ impl HttpProbe {
         let url = &definition.http;
         let uri: Uri = url
             .parse()
-            .map_err(|error| format!("HTTP {url:?} is not a URL: {error}"))?;
+            .map_err(|error| format!("HTTP {:?} is not a URL: {error}", without_password(url)))?;
         if !matches!(uri.scheme_str(), Some("http" | "https"))
             || uri.host().is_none_or(str::is_empty)
         {
             return Err(format!(
-                "HTTP {url:?} is not a URL that starts with http:// or https:// and names a host"
+                "HTTP {:?} is not a URL that starts with http:// or https:// and names a host",
+                without_password(url)
             ));
         }
         let method = match definition.method.as_str() {
@@ -74,7 +75,7 @@ impl HttpProbe {
             .entry(header::ACCEPT)
             .or_insert(HeaderValue::from_static("text/plain, text/*, */*"));
         Ok(Self {
-            url: url.clone(),
+            url: without_password(url),
             uri,
             method,
             headers,
@@ -301,6 +302,22 @@ fn resolve(base: &Uri, location: &str) -> Option<Uri> {
         .filter(|uri| uri.host().is_some_and(|host| !host.is_empty()))
 }
 
+/// A URL whose password, if any, is replaced: outputs are shown to everybody.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    match authority.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((name, _)) => format!("{scheme}://{name}:xxxxx@{host}{tail}"),
+            None => url.to_owned(),
+        },
+        None => url.to_owned(),
+    }
+}
+
 fn percent_decode(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -390,6 +407,17 @@ mod tests {
         ] {
             let error = HttpProbe::of(&definition).unwrap_err();
             assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, want) in [
+            ("http://u:p@a:1/x@y:z", "http://u:xxxxx@a:1/x@y:z"),
+            ("http://u@a/", "http://u@a/"),
+            ("https://a:1/p?q=b:c@d", "https://a:1/p?q=b:c@d"),
+        ] {
+            assert_eq!(without_password(url), want);
         }
     }
 
