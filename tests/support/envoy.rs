@@ -267,14 +267,21 @@ fn files(bootstrap: &Value, name: &str) -> (PathBuf, PathBuf) {
     (config, folder.join(format!("{stem}.log")))
 }
 
-/// The last lines of a log, long ones cut.
+/// The last lines of a log; the lists of extensions that Envoy starts with are cut.
 fn tail(log: &Path) -> String {
     let text = std::fs::read(log)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default();
     let lines: Vec<String> = text
         .lines()
-        .map(|line| line.chars().take(300).collect())
+        .map(|line| {
+            let most = if line.contains("][info][") {
+                200
+            } else {
+                usize::MAX
+            };
+            line.chars().take(most).collect()
+        })
         .collect();
     lines[lines.len().saturating_sub(25)..].join("\n")
 }
