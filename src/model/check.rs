@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::decode::{record, words};
+use crate::model::decode::{Place, Problems, record, words};
 use crate::model::duration::GoDuration;
+use crate::model::rules;
+use crate::model::validate::Validate;
 
 words! {
     /// A check's state; critical when left out (store.md 1.5).
@@ -15,6 +17,7 @@ words! {
         /// The instance works.
         Passing = "passing",
     }
+    empty_means Critical
 }
 
 record! {
@@ -98,4 +101,167 @@ record! {
     }
     ignored ["IntervalDuration", "TimeoutDuration", "DeregisterCriticalServiceAfterDuration"]
     without_effect ["OSService", "ScriptArgs", "DockerContainerID", "Shell", "DisableRedirects", "OutputMaxSize"]
+}
+
+/// Id of the check that puts a node into maintenance (store.md 1.5).
+pub const NODE_MAINTENANCE: &str = "_node_maintenance";
+
+/// What the id of a check begins with that puts an instance into maintenance; the instance's id follows.
+pub const SERVICE_MAINTENANCE_PREFIX: &str = "_service_maintenance:";
+
+words! {
+    /// The state of an instance over all its checks and its node's (store.md 1.5), the better the smaller.
+    pub enum AggregatedStatus {
+        /// All checks pass, or there are none.
+        Passing = "passing",
+        /// A check warns.
+        Warning = "warning",
+        /// A check is critical.
+        Critical = "critical",
+        /// An operator took the instance or its node out of service.
+        Maintenance = "maintenance",
+    }
+}
+
+impl AggregatedStatus {
+    /// The state over a set of checks.
+    pub fn of<'a>(checks: impl IntoIterator<Item = &'a HealthCheck>) -> Self {
+        checks
+            .into_iter()
+            .map(|check| {
+                if check.is_maintenance() {
+                    return Self::Maintenance;
+                }
+                match check.status {
+                    CheckStatus::Critical => Self::Critical,
+                    CheckStatus::Warning => Self::Warning,
+                    CheckStatus::Passing => Self::Passing,
+                }
+            })
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+impl HealthCheck {
+    /// Whether it stands for maintenance, whatever its state.
+    #[must_use]
+    pub fn is_maintenance(&self) -> bool {
+        self.check_id == NODE_MAINTENANCE || self.check_id.starts_with(SERVICE_MAINTENANCE_PREFIX)
+    }
+
+    /// As [`Validate::validate`], where the node's name may come from elsewhere.
+    pub(crate) fn check(&self, needs_node: bool, at: &Place<'_>, problems: &mut Problems) {
+        if needs_node || !self.node.is_empty() {
+            rules::plain_text("node name", &self.node, &at.key("Node"), problems);
+        }
+        // A name alone is enough: it becomes the id.
+        if self.check_id.is_empty() && rules::is_blank(&self.name) {
+            problems.error(&at.key("CheckID"), "a check needs a CheckID or a Name");
+        } else if !self.check_id.is_empty() {
+            rules::plain_text("check id", &self.check_id, &at.key("CheckID"), problems);
+        }
+        if !self.service_id.is_empty() {
+            rules::plain_text(
+                "service id",
+                &self.service_id,
+                &at.key("ServiceID"),
+                problems,
+            );
+        }
+        let how = at.key("Definition");
+        for (key, time) in [
+            ("Interval", self.definition.interval),
+            ("Timeout", self.definition.timeout),
+            ("TTL", self.definition.ttl),
+            (
+                "DeregisterCriticalServiceAfter",
+                self.definition.deregister_critical_service_after,
+            ),
+        ] {
+            rules::not_negative(time, &how.key(key), problems);
+        }
+    }
+}
+
+impl Validate for HealthCheck {
+    /// store.md 1.5. That node and instance exist is checked by the store.
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        self.check(true, at, problems);
+    }
+
+    fn enterprise_only(&self, at: &Place<'_>, problems: &mut Problems) {
+        rules::only_default(&self.namespace, &self.partition, at, problems);
+    }
+
+    fn normalize(&mut self) {
+        if self.check_id.is_empty() {
+            self.check_id.clone_from(&self.name);
+        }
+        if self.name.is_empty() {
+            self.name.clone_from(&self.check_id);
+        }
+        rules::clear_default(&mut self.namespace);
+        rules::clear_default(&mut self.partition);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(id: &str, status: CheckStatus) -> HealthCheck {
+        HealthCheck {
+            node: "n".into(),
+            check_id: id.into(),
+            status,
+            ..HealthCheck::default()
+        }
+    }
+
+    #[test]
+    fn store_27_aggregate_status() {
+        use CheckStatus::{Critical, Passing, Warning};
+        for (checks, wanted) in [
+            (
+                vec![check("a", Passing), check("b", Warning)],
+                AggregatedStatus::Warning,
+            ),
+            (
+                vec![check("a", Warning), check("b", Critical)],
+                AggregatedStatus::Critical,
+            ),
+            (
+                vec![check("a", Passing), check(NODE_MAINTENANCE, Critical)],
+                AggregatedStatus::Maintenance,
+            ),
+            (
+                vec![
+                    check("a", Critical),
+                    check("_service_maintenance:web1", Passing),
+                ],
+                AggregatedStatus::Maintenance,
+            ),
+            (vec![check("a", Passing)], AggregatedStatus::Passing),
+            (vec![], AggregatedStatus::Passing),
+        ] {
+            assert_eq!(AggregatedStatus::of(&checks), wanted, "{checks:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_stands_in_for_an_id_and_the_reverse() {
+        let mut named = HealthCheck {
+            name: "serf".into(),
+            ..check("", CheckStatus::Passing)
+        };
+        named.normalize();
+        assert_eq!(named.check_id, "serf");
+        let mut problems = Problems::default();
+        check("", CheckStatus::Passing).validate(&Place::ROOT, &mut problems);
+        assert_eq!(
+            problems.text(),
+            "CheckID: a check needs a CheckID or a Name"
+        );
+    }
 }

@@ -194,19 +194,24 @@ fn locate(document: &Value, path: &[Step]) -> Pos {
 /// Whether two spellings name the same key: case and underscores don't count (store.md, head: naming).
 #[must_use]
 pub fn same_key(a: &str, b: &str) -> bool {
-    let letters = |s: &'_ str| {
+    fn letters(s: &str) -> impl Iterator<Item = u8> {
         s.bytes()
             .filter(|c| *c != b'_')
             .map(|c| c.to_ascii_lowercase())
-            .collect::<Vec<_>>()
-    };
-    a == b || letters(a) == letters(b)
+    }
+    a == b || letters(a).eq(letters(b))
 }
 
 /// A type that can be read from a value tree.
 pub trait Decode: Sized {
     /// Reads a value. On a problem it is noted and `None` returned, or the readable rest.
     fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self>;
+
+    /// The keys of a record, in Consul's public spelling; none for anything else.
+    #[must_use]
+    fn keys() -> &'static [&'static str] {
+        &[]
+    }
 }
 
 /// Reads a whole document as one record and locates its problems in it.
@@ -341,19 +346,20 @@ impl<T: Decode> Decode for Vec<T> {
 
 impl<T: Decode> Decode for BTreeMap<String, T> {
     fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
-        let members = members_of(value, at, problems)?;
-        Some(
-            members
-                .iter()
-                .filter(|m| m.value.data != Data::Null)
-                .filter_map(|m| {
-                    Some((
-                        m.key.clone(),
-                        T::decode(&m.value, &at.key(&m.key), problems)?,
-                    ))
-                })
-                .collect(),
-        )
+        let mut map = Self::new();
+        for member in members_of(value, at, problems)? {
+            let here = at.key(&member.key);
+            if member.value.data == Data::Null {
+                continue;
+            }
+            let Some(read) = T::decode(&member.value, &here, problems) else {
+                continue;
+            };
+            if map.insert(member.key.clone(), read).is_some() {
+                problems.error(&here, "given twice; remove one");
+            }
+        }
+        Some(map)
     }
 }
 
@@ -422,6 +428,15 @@ pub fn decode_field<T: Decode>(
     if let Some(read) = T::decode(value, at, problems) {
         *into = read;
     }
+}
+
+/// Whether an earlier member counts for the same field of a record as this one; the CamelCase spelling `name` hides all
+/// others, so it is repeated by itself only.
+pub fn is_repeated(members: &[Member], member: &Member, name: &str) -> bool {
+    members
+        .iter()
+        .take_while(|m| !std::ptr::eq(*m, member))
+        .any(|m| same_key(&m.key, name) && (m.key == name) == (member.key == name))
 }
 
 /// Notes a key that a record doesn't have, naming the nearest one it has.
@@ -499,6 +514,10 @@ macro_rules! record {
         }
 
         impl $crate::model::decode::Decode for $name {
+            fn keys() -> &'static [&'static str] {
+                &[$($json),*]
+            }
+
             fn decode(
                 value: &$crate::hcl::Value,
                 at: &$crate::model::decode::Place<'_>,
@@ -514,6 +533,9 @@ macro_rules! record {
                     match KEYS.iter().find(same) {
                         // The CamelCase spelling wins over the other (store.md, head: naming).
                         Some(name) if *name != member.key && members.iter().any(|m| m.key == **name) => {}
+                        Some(name) if $crate::model::decode::is_repeated(members, member, name) => {
+                            problems.error(&at.key(&member.key), "given twice; remove one");
+                        }
                         $( Some(&$json) => $crate::model::decode::decode_field(
                             &mut record.$field, &member.value, &at.key($json), problems,
                         ), )*
@@ -532,6 +554,7 @@ macro_rules! record {
 pub use record;
 
 /// Defines an enum with fixed spellings, read without regard to case, with its JSON form. The first variant is the default.
+/// `empty_means Variant` after the enum lets an empty text stand for a variant: clients write out fields that aren't set.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! words {
@@ -541,6 +564,7 @@ macro_rules! words {
             $(#[$first_meta:meta])* $first:ident = $first_text:literal,
             $( $(#[$variant_meta:meta])* $variant:ident = $text:literal, )*
         }
+        $( empty_means $empty:ident )?
     ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -586,6 +610,7 @@ macro_rules! words {
                 problems: &mut $crate::model::decode::Problems,
             ) -> Option<Self> {
                 let text = <String as $crate::model::decode::Decode>::decode(value, at, problems)?;
+                $( if text.is_empty() { return Some(Self::$empty); } )?
                 let read = Self::from_text(&text);
                 if read.is_none() {
                     let all = [$first_text, $($text),*].iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");

@@ -1,6 +1,9 @@
 //! The `Proxy` block of a sidecar or gateway (store.md 1.3).
 
-use crate::model::decode::{Opaque, record, words};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::model::decode::{Opaque, Place, Problems, record, words};
+use crate::model::rules;
 
 record! {
     /// How a proxy is set up (store.md 1.3).
@@ -207,5 +210,284 @@ record! {
         consul_version: String = "ConsulVersion",
         /// Envoy versions it is for.
         envoy_version: String = "EnvoyVersion",
+    }
+}
+
+impl ProxyConfig {
+    /// What holds for the proxy block of a sidecar (store.md 1.2): `at` is the place of the block.
+    pub(crate) fn validate_sidecar(&self, at: &Place<'_>, problems: &mut Problems) {
+        let name = at.key("DestinationServiceName");
+        if rules::is_blank(&self.destination_service_name) {
+            problems.error(
+                &name,
+                "a proxy needs the name of the service that it stands for",
+            );
+        } else if self.destination_service_name == "*" {
+            problems.error(&name, "a proxy stands for one service, not for \"*\"");
+        } else {
+            let destination = &self.destination_service_name;
+            rules::mesh_name("service name", destination, &name, problems);
+        }
+        let upstreams = at.key("Upstreams");
+        for (i, upstream) in self.upstreams.iter().enumerate() {
+            let at = upstreams.index(i);
+            upstream.validate(&at, problems);
+            let before = &self.upstreams[..i];
+            if let Some(twin) = before.iter().position(|u| u.key() == upstream.key()) {
+                problems.error(
+                    &at,
+                    format!(
+                        "leads to the same destination {} as upstream {twin}",
+                        rules::shown(&upstream.destination_name)
+                    ),
+                );
+            }
+            if let Some(bind) = upstream.bind()
+                && let Some(twin) = before.iter().position(|u| u.bind().as_ref() == Some(&bind))
+            {
+                problems.error(
+                    &at,
+                    format!(
+                        "listens on {bind}, as does upstream {twin} ({})",
+                        rules::shown(&before[twin].destination_name)
+                    ),
+                );
+            }
+        }
+    }
+
+    /// What holds for the proxy block of a gateway (store.md 1.2): nothing of a sidecar's.
+    pub(crate) fn validate_gateway(&self, at: &Place<'_>, problems: &mut Problems) {
+        for (key, given) in [
+            (
+                "DestinationServiceName",
+                !self.destination_service_name.is_empty(),
+            ),
+            (
+                "DestinationServiceID",
+                !self.destination_service_id.is_empty(),
+            ),
+            (
+                "LocalServiceAddress",
+                !self.local_service_address.is_empty(),
+            ),
+            ("LocalServicePort", self.local_service_port != 0),
+            (
+                "LocalServiceSocketPath",
+                !self.local_service_socket_path.is_empty(),
+            ),
+            ("Upstreams", !self.upstreams.is_empty()),
+        ] {
+            if given {
+                problems.error(&at.key(key), format!("a gateway has no {key}"));
+            }
+        }
+    }
+
+    /// What holds for the proxy block of any kind.
+    pub(crate) fn validate_common(&self, at: &Place<'_>, problems: &mut Problems) {
+        self.expose.validate(&at.key("Expose"), problems);
+        self.access_logs.validate(&at.key("AccessLogs"), problems);
+        EnvoyExtension::validate_all(&self.envoy_extensions, &at.key("EnvoyExtensions"), problems);
+    }
+
+    pub(crate) fn enterprise_only(&self, at: &Place<'_>, problems: &mut Problems) {
+        let upstreams = at.key("Upstreams");
+        for (i, upstream) in self.upstreams.iter().enumerate() {
+            let at = upstreams.index(i);
+            for (key, value) in [
+                ("DestinationNamespace", &upstream.destination_namespace),
+                ("DestinationPartition", &upstream.destination_partition),
+            ] {
+                rules::default_tenancy(key, value, &at, problems);
+            }
+        }
+    }
+
+    pub(crate) fn normalize(&mut self) {
+        self.expose.normalize();
+        for upstream in &mut self.upstreams {
+            rules::clear_default(&mut upstream.destination_namespace);
+            rules::clear_default(&mut upstream.destination_partition);
+        }
+    }
+}
+
+impl Upstream {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        let types = ["", "service", "prepared_query"];
+        rules::one_of(
+            &self.destination_type,
+            &types,
+            &at.key("DestinationType"),
+            problems,
+        );
+        let name = at.key("DestinationName");
+        if rules::is_blank(&self.destination_name) {
+            problems.error(&name, "an upstream needs a DestinationName");
+        } else if self.destination_name == "*" {
+            if !self.centrally_configured {
+                problems.error(
+                    &name,
+                    "\"*\" is no destination; defaults of all upstreams belong into service-defaults",
+                );
+            }
+        } else {
+            rules::mesh_name("destination name", &self.destination_name, &name, problems);
+        }
+        for (key, text) in [
+            ("DestinationPeer", &self.destination_peer),
+            ("Datacenter", &self.datacenter),
+        ] {
+            rules::optional_mesh_name(key, text, &at.key(key), problems);
+        }
+        if !self.destination_peer.is_empty() && !self.datacenter.is_empty() {
+            problems.error(at, "DestinationPeer and Datacenter exclude each other");
+        }
+        let has_port = self.local_bind_port != 0;
+        let has_socket = !self.local_bind_socket_path.is_empty();
+        if !self.centrally_configured && has_port == has_socket {
+            problems.error(
+                at,
+                "an upstream needs exactly one of LocalBindPort and LocalBindSocketPath",
+            );
+        }
+        if !self.local_bind_address.is_empty() && self.local_bind_address.parse::<IpAddr>().is_err()
+        {
+            problems.error(
+                &at.key("LocalBindAddress"),
+                format!(
+                    "{} is not an IP address",
+                    rules::shown(&self.local_bind_address)
+                ),
+            );
+        }
+        let mode = &self.local_bind_socket_mode;
+        let good_mode = u32::from_str_radix(mode, 8).is_ok_and(|m| m <= 0o777);
+        if !mode.is_empty() && !good_mode {
+            problems.error(
+                &at.key("LocalBindSocketMode"),
+                format!(
+                    "{} is not a file mode in octal, such as \"0600\"",
+                    rules::shown(mode)
+                ),
+            );
+        }
+    }
+
+    /// What makes two upstreams the same destination. Namespace and partition count as written (store.md 1.2).
+    fn key(&self) -> (bool, &str, &str, &str, String, &str) {
+        (
+            self.is_prepared_query(),
+            &self.destination_partition,
+            &self.destination_namespace,
+            &self.destination_peer,
+            self.destination_name.to_ascii_lowercase(),
+            &self.datacenter,
+        )
+    }
+
+    /// Where it listens, if it was given a place to listen.
+    fn bind(&self) -> Option<String> {
+        if self.centrally_configured {
+            return None;
+        }
+        if !self.local_bind_socket_path.is_empty() {
+            return Some(self.local_bind_socket_path.clone());
+        }
+        let port = Some(self.local_bind_port).filter(|p| *p != 0)?;
+        Some(match self.bind_address().parse() {
+            Ok(ip) => SocketAddr::new(ip, port).to_string(),
+            Err(_) => format!("{}:{port}", self.bind_address()),
+        })
+    }
+}
+
+impl Expose {
+    /// store.md 1.2, the row `Expose.Paths[]`.
+    pub(crate) fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        let paths = at.key("Paths");
+        for (i, path) in self.paths.iter().enumerate() {
+            let at = paths.index(i);
+            if rules::is_blank(&path.path) {
+                problems.error(&at.key("Path"), "an exposed path must not be empty");
+            } else if !path.path.starts_with('/') {
+                problems.error(
+                    &at.key("Path"),
+                    format!("{} must begin with '/'", rules::shown(&path.path)),
+                );
+            }
+            if path.listener_port == 0 {
+                problems.error(
+                    &at.key("ListenerPort"),
+                    "an exposed path needs a ListenerPort from 1 to 65535",
+                );
+            }
+            rules::one_of(
+                &path.protocol.to_ascii_lowercase(),
+                &["", "http", "http2"],
+                &at.key("Protocol"),
+                problems,
+            );
+            let before = &self.paths[..i];
+            if before.iter().any(|p| p.path == path.path) {
+                problems.error(
+                    &at.key("Path"),
+                    format!("the path {} is exposed twice", rules::shown(&path.path)),
+                );
+            }
+            if path.listener_port != 0
+                && before.iter().any(|p| p.listener_port == path.listener_port)
+            {
+                problems.error(
+                    &at.key("ListenerPort"),
+                    format!("the port {} is used twice", path.listener_port),
+                );
+            }
+        }
+    }
+
+    pub(crate) fn normalize(&mut self) {
+        for path in &mut self.paths {
+            path.protocol.make_ascii_lowercase();
+            if path.protocol.is_empty() {
+                "http".clone_into(&mut path.protocol);
+            }
+        }
+    }
+}
+
+impl AccessLogs {
+    /// store.md 1.3, the last line.
+    pub(crate) fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        let types = ["", "file", "stderr", "stdout"];
+        rules::one_of(&self.kind, &types, &at.key("Type"), problems);
+        if self.kind == "file" && self.path.is_empty() {
+            problems.error(&at.key("Path"), "the type \"file\" needs a Path");
+        }
+        if self.kind != "file" && !self.path.is_empty() {
+            problems.error(&at.key("Path"), "a Path only goes with the type \"file\"");
+        }
+        if !self.json_format.is_empty() {
+            if !self.text_format.is_empty() {
+                problems.error(at, "JSONFormat and TextFormat exclude each other");
+            }
+            if let Err(why) = serde_json::from_str::<Opaque>(&self.json_format) {
+                problems.error(
+                    &at.key("JSONFormat"),
+                    format!("is not a JSON object: {why}"),
+                );
+            }
+        }
+    }
+}
+
+impl EnvoyExtension {
+    pub(crate) fn validate_all(all: &[Self], at: &Place<'_>, problems: &mut Problems) {
+        for (i, extension) in all.iter().enumerate() {
+            if rules::is_blank(&extension.name) {
+                problems.error(&at.index(i).key("Name"), "an extension needs a Name");
+            }
+        }
     }
 }

@@ -4,12 +4,14 @@ use smol_str::SmolStr;
 use triomphe::Arc;
 
 use crate::model::{CaRoots, Intention, IssuedCert, JwtProvider, MeshConfig, ProxyId};
+use crate::proxy::ProxySettings;
 use crate::proxy::registration::{self, Base, Registration};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::{Issue, Run, Slot};
 use crate::proxy::upstream::UpstreamState;
-use crate::proxy::ProxySettings;
-use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, PartRef, UpstreamEntry};
+use crate::snapshot::{
+    ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, PartRef, UpstreamEntry,
+};
 use crate::source::{Answer, Query, QueryId};
 
 /// The parts of a sidecar.
@@ -28,16 +30,21 @@ pub(super) struct ConnectProxyState {
 /// A part that is the answer to one query.
 macro_rules! answered {
     ($slot:expr, $spec:expr, $run:expr, $kind:ident, $query:expr) => {
-        $slot.refresh($spec, true, $run, |spec, _, asker| match asker.ask(&$query(spec))? {
-            Answer::$kind(part) => Some(part),
-            _ => None,
+        $slot.refresh($spec, true, $run, |spec, _, asker| {
+            match asker.ask(&$query(spec))? {
+                Answer::$kind(part) => Some(part),
+                _ => None,
+            }
         })
     };
 }
 
 impl ConnectProxyState {
     /// Brings every part up to date. Returns a snapshot if the proxy is ready and something differs from the last one.
-    #[allow(clippy::too_many_arguments, reason = "the arguments of ProxyState::run, taken apart")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the arguments of ProxyState::run, taken apart"
+    )]
     pub(super) fn run(
         &mut self,
         id: &ProxyId,
@@ -48,22 +55,37 @@ impl ConnectProxyState {
         store_index: u64,
         last: Option<&ConfigSnapshot>,
     ) -> Option<ConfigSnapshot> {
-        let mut changed = self.base.refresh(registration.id(), true, run, |_, previous, asker| {
-            registration::build(id, registration, settings, shared, previous, asker)
-        });
+        let mut changed = self
+            .base
+            .refresh(registration.id(), true, run, |_, previous, asker| {
+                registration::build(id, registration, settings, shared, previous, asker)
+            });
         changed |= answered!(self.roots, (), run, CaRoots, |(): &()| Query::CaRoots);
         changed |= answered!(self.mesh, (), run, Mesh, |(): &()| Query::Mesh);
-        changed |= answered!(self.jwt_providers, (), run, JwtProviders, |(): &()| Query::JwtProviders);
-        let destination = self.base.output().map(|b| SmolStr::from(&b.header.proxy.destination_service_name));
+        changed |= answered!(self.jwt_providers, (), run, JwtProviders, |(): &()| {
+            Query::JwtProviders
+        });
+        let destination = self
+            .base
+            .output()
+            .map(|b| SmolStr::from(&b.header.proxy.destination_service_name));
         if let Some(service) = destination {
-            changed |= answered!(self.leaf, service.clone(), run, Leaf, |s: &SmolStr| Query::Leaf { service: s.clone() });
-            changed |= answered!(self.intentions, service, run, Intentions, |s: &SmolStr| Query::Intentions {
-                service: s.clone()
+            changed |= answered!(self.leaf, service.clone(), run, Leaf, |s: &SmolStr| {
+                Query::Leaf { service: s.clone() }
+            });
+            changed |= answered!(self.intentions, service, run, Intentions, |s: &SmolStr| {
+                Query::Intentions { service: s.clone() }
             });
         }
         let upstreams_changed = self.refresh_upstreams(shared, run);
         if upstreams_changed || self.entries.is_none() {
-            self.entries = Some(self.upstreams.iter().map(UpstreamState::entry).collect::<Vec<_>>().into());
+            self.entries = Some(
+                self.upstreams
+                    .iter()
+                    .map(UpstreamState::entry)
+                    .collect::<Vec<_>>()
+                    .into(),
+            );
         }
         if !(changed || upstreams_changed) && last.is_some() {
             return None;
@@ -83,9 +105,14 @@ impl ConnectProxyState {
         };
         let mut changed = false;
         let same = self.upstreams.len() == base.upstreams.len()
-            && self.upstreams.iter().zip(&base.upstreams).all(|(state, plan)| {
-                state.plan().id == plan.id && state.plan().definition.id() == plan.definition.id()
-            });
+            && self
+                .upstreams
+                .iter()
+                .zip(&base.upstreams)
+                .all(|(state, plan)| {
+                    state.plan().id == plan.id
+                        && state.plan().definition.id() == plan.definition.id()
+                });
         if !same {
             changed = true;
             let mut old = std::mem::take(&mut self.upstreams).into_iter().peekable();

@@ -25,7 +25,7 @@ use crate::source::{QueryError, QueryId};
 use connect_proxy::ConnectProxyState;
 use slot::Run;
 
-pub use merge::merge_central_config;
+pub use merge::{RATE_LIMIT_EXTENSION, central_config_query, merge_central_config};
 pub use registration::Registration;
 pub use shared::SharedParts;
 pub use slot::{Changed, Input, Inputs, Issue};
@@ -43,7 +43,11 @@ pub struct ProxySettings {
 
 impl Default for ProxySettings {
     fn default() -> Self {
-        Self { datacenter: SmolStr::new_static("dc1"), intention_default_allow: true, make_before_break: Duration::from_secs(10) }
+        Self {
+            datacenter: SmolStr::new_static("dc1"),
+            intention_default_allow: true,
+            make_before_break: Duration::from_secs(10),
+        }
     }
 }
 
@@ -79,12 +83,21 @@ impl ProxyState {
     ///
     /// # Errors
     /// The kind, if it isn't one that can be served.
-    pub fn new(id: ProxyId, kind: ServiceKind, registration: PartRef<Registration>) -> Result<Self, ServiceKind> {
+    pub fn new(
+        id: ProxyId,
+        kind: ServiceKind,
+        registration: PartRef<Registration>,
+    ) -> Result<Self, ServiceKind> {
         let kind = match kind {
             ServiceKind::ConnectProxy => KindState::ConnectProxy(ConnectProxyState::default()),
             other => return Err(other),
         };
-        Ok(Self { id, registration, kind, last: None })
+        Ok(Self {
+            id,
+            registration,
+            kind,
+            last: None,
+        })
     }
 
     /// Replaces the registration; takes effect in the next run, which must look at everything.
@@ -114,15 +127,26 @@ impl ProxyState {
             built: 0,
         };
         let snapshot = match &mut self.kind {
-            KindState::ConnectProxy(state) => {
-                state.run(&self.id, &self.registration, settings, shared, &mut run, store_index, self.last.as_deref())
-            }
+            KindState::ConnectProxy(state) => state.run(
+                &self.id,
+                &self.registration,
+                settings,
+                shared,
+                &mut run,
+                store_index,
+                self.last.as_deref(),
+            ),
         };
         let snapshot = snapshot.map(Arc::new);
         if let Some(snapshot) = &snapshot {
             self.last = Some(snapshot.clone());
         }
-        RunOutcome { snapshot, deadline: run.deadline, terminal: run.terminal, built: run.built }
+        RunOutcome {
+            snapshot,
+            deadline: run.deadline,
+            terminal: run.terminal,
+            built: run.built,
+        }
     }
 
     /// The queries that must stay subscribed, sorted, each once.

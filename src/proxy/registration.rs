@@ -4,12 +4,12 @@ use smol_str::SmolStr;
 use triomphe::Arc;
 
 use crate::model::{GoDuration, ProxyId, ServiceInstance, Upstream, UpstreamId};
-use crate::proxy::merge::merge_central_config;
+use crate::proxy::ProxySettings;
+use crate::proxy::merge::{central_config_query, merge_central_config};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::Asker;
-use crate::proxy::ProxySettings;
 use crate::snapshot::{Header, Part, PartRef, UpstreamSettings};
-use crate::source::{Answer, ChainQuery, Query, ServiceConfigQuery};
+use crate::source::{Answer, ChainQuery, Query};
 
 /// How a proxy is registered (decision E3).
 #[derive(Debug, Clone, PartialEq)]
@@ -54,8 +54,13 @@ pub(super) fn build(
     let instance = match registration {
         Registration::Definition(instance) => instance.clone(),
         Registration::Record => {
-            let query = Query::ServiceRecord { node: id.node.clone(), service_id: id.service_id.clone() };
-            let Answer::ServiceRecord(record) = asker.ask(&query)? else { return None };
+            let query = Query::ServiceRecord {
+                node: id.node.clone(),
+                service_id: id.service_id.clone(),
+            };
+            let Answer::ServiceRecord(record) = asker.ask(&query)? else {
+                return None;
+            };
             let Some(instance) = &**record else {
                 asker.refuse(query.to_string(), "not in the catalog; register it");
                 return None;
@@ -63,13 +68,11 @@ pub(super) fn build(
             instance.clone()
         }
     };
-    let query = Query::ServiceConfig(ServiceConfigQuery {
-        service: SmolStr::from(instance.central_name()),
-        mode: instance.proxy.mode,
-        mesh_gateway: instance.proxy.mesh_gateway.mode,
-        upstreams: service_upstreams(&instance),
-    });
-    let Answer::ServiceConfig(central) = asker.ask(&query)? else { return None };
+    // Asked for the registration as it was given: a merged one would count what was filled in as its own.
+    let query = Query::ServiceConfig(central_config_query(&instance));
+    let Answer::ServiceConfig(central) = asker.ask(&query)? else {
+        return None;
+    };
     let mut merged = merge_central_config(&instance, &central);
     let definitions = std::mem::take(&mut merged.proxy.upstreams);
     let header = Header {
@@ -103,20 +106,6 @@ pub(super) fn build(
     Some(Base { header, upstreams })
 }
 
-/// Peer and name of the upstreams that central configuration is asked for.
-fn service_upstreams(instance: &ServiceInstance) -> Vec<(SmolStr, SmolStr)> {
-    let mut all: Vec<_> = instance
-        .proxy
-        .upstreams
-        .iter()
-        .filter(|u| !u.is_prepared_query() && u.destination_name != "*")
-        .map(|u| (SmolStr::from(&u.destination_peer), SmolStr::from(&u.destination_name)))
-        .collect();
-    all.sort();
-    all.dedup();
-    all
-}
-
 fn plan(
     definition: Upstream,
     settings: &ProxySettings,
@@ -131,11 +120,17 @@ fn plan(
     }
     let subject = format!("upstream {id}");
     if id.prepared_query {
-        asker.complain(subject, "prepared queries are not supported yet; use a service");
+        asker.complain(
+            subject,
+            "prepared queries are not supported yet; use a service",
+        );
         return None;
     }
     if !id.peer.is_empty() {
-        asker.complain(subject, "peers are not supported yet; use a service of this datacenter");
+        asker.complain(
+            subject,
+            "peers are not supported yet; use a service of this datacenter",
+        );
         return None;
     }
     let known = previous.and_then(|base| base.upstreams.iter().find(|u| u.id == id));
@@ -148,11 +143,20 @@ fn plan(
     }
     let chain = ChainQuery {
         service: id.name.clone(),
-        datacenter: if id.datacenter.is_empty() { settings.datacenter.clone() } else { id.datacenter.clone() },
+        datacenter: if id.datacenter.is_empty() {
+            settings.datacenter.clone()
+        } else {
+            id.datacenter.clone()
+        },
         override_mesh_gateway: definition.mesh_gateway.mode,
         override_protocol: SmolStr::from(typed.protocol.to_ascii_lowercase()),
         override_connect_timeout: GoDuration::from_millis(typed.connect_timeout_ms.max(0)),
     };
     let settings = shared.settings(typed);
-    Some(UpstreamPlan { id, definition: Part::new(definition), settings, chain: Some(chain) })
+    Some(UpstreamPlan {
+        id,
+        definition: Part::new(definition),
+        settings,
+        chain: Some(chain),
+    })
 }

@@ -36,7 +36,11 @@ impl SharedParts {
     }
 
     /// The shared part for a target made of equal parts.
-    pub(super) fn target(&self, key: TargetKey, build: impl FnOnce() -> UpstreamTarget) -> PartRef<UpstreamTarget> {
+    pub(super) fn target(
+        &self,
+        key: TargetKey,
+        build: impl FnOnce() -> UpstreamTarget,
+    ) -> PartRef<UpstreamTarget> {
         self.targets.get(key, build)
     }
 
@@ -66,7 +70,13 @@ struct Table<K, T> {
 
 impl<K, T> Default for Interner<K, T> {
     fn default() -> Self {
-        Self { table: Mutex::new(Table { parts: HashMap::default(), sweep_at: 64, built: 0 }) }
+        Self {
+            table: Mutex::new(Table {
+                parts: HashMap::default(),
+                sweep_at: 64,
+                built: 0,
+            }),
+        }
     }
 }
 

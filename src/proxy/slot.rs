@@ -59,7 +59,9 @@ impl Changed<'_> {
     fn touches(&self, reads: &[Read]) -> bool {
         match self {
             Self::All => true,
-            Self::Queries(ids) => !ids.is_empty() && reads.iter().any(|r| ids.binary_search(&r.query).is_ok()),
+            Self::Queries(ids) => {
+                !ids.is_empty() && reads.iter().any(|r| ids.binary_search(&r.query).is_ok())
+            }
         }
     }
 }
@@ -109,16 +111,28 @@ impl Asker<'_, '_> {
         let (answer, error) = match input {
             Input::Pending => {
                 self.pending = true;
-                self.issues.push(Issue { subject: query.to_string(), error: None, blocks: self.blocks });
+                self.issues.push(Issue {
+                    subject: query.to_string(),
+                    error: None,
+                    blocks: self.blocks,
+                });
                 (None, None)
             }
             Input::Answered(answer) => (Some(answer), None),
             Input::Failed { error, last } => (last, Some(error)),
         };
-        self.reads.push(Read { query: id, seen: answer.as_ref().map(Answer::id), failed: error.is_some() });
+        self.reads.push(Read {
+            query: id,
+            seen: answer.as_ref().map(Answer::id),
+            failed: error.is_some(),
+        });
         if let Some(error) = error {
             let blocks = self.blocks && answer.is_none();
-            self.issues.push(Issue { subject: query.to_string(), error: Some(error.message.clone()), blocks });
+            self.issues.push(Issue {
+                subject: query.to_string(),
+                error: Some(error.message.clone()),
+                blocks,
+            });
             if error.terminal {
                 self.run.terminal = Some(error);
             }
@@ -128,12 +142,20 @@ impl Asker<'_, '_> {
 
     /// Notes something about a setting that the part works around.
     pub fn complain(&mut self, subject: impl Into<String>, error: impl Into<String>) {
-        self.issues.push(Issue { subject: subject.into(), error: Some(error.into()), blocks: false });
+        self.issues.push(Issue {
+            subject: subject.into(),
+            error: Some(error.into()),
+            blocks: false,
+        });
     }
 
     /// Notes a setting that makes the part impossible.
     pub fn refuse(&mut self, subject: impl Into<String>, error: impl Into<String>) {
-        self.issues.push(Issue { subject: subject.into(), error: Some(error.into()), blocks: self.blocks });
+        self.issues.push(Issue {
+            subject: subject.into(),
+            error: Some(error.into()),
+            blocks: self.blocks,
+        });
     }
 }
 
@@ -171,7 +193,10 @@ struct Assembled<O> {
 
 impl<S, O> Default for Slot<S, O> {
     fn default() -> Self {
-        Self { current: None, attempt: None }
+        Self {
+            current: None,
+            attempt: None,
+        }
     }
 }
 
@@ -186,22 +211,35 @@ impl<S: PartialEq, O> Slot<S, O> {
         run: &mut Run<'_>,
         build: impl Fn(&S, Option<&O>, &mut Asker<'_, '_>) -> Option<O>,
     ) -> bool {
-        let settled = self.attempt.is_none() && self.current.as_ref().is_some_and(|c| c.spec == spec);
+        let settled =
+            self.attempt.is_none() && self.current.as_ref().is_some_and(|c| c.spec == spec);
         if settled {
-            let untouched = self.current.as_ref().is_some_and(|c| !run.changed.touches(&c.reads));
+            let untouched = self
+                .current
+                .as_ref()
+                .is_some_and(|c| !run.changed.touches(&c.reads));
             if untouched {
                 return false;
             }
         } else if let Some(attempt) = &self.attempt {
             let due = self.current.is_some() && run.now >= attempt.since + run.patience;
             let touched = run.changed.touches(&attempt.reads)
-                || self.current.as_ref().is_some_and(|c| run.changed.touches(&c.reads));
+                || self
+                    .current
+                    .as_ref()
+                    .is_some_and(|c| run.changed.touches(&c.reads));
             if attempt.spec == spec && !due && !touched {
                 self.arm(run);
                 return false;
             }
         }
-        let new = assemble(&spec, self.current.as_ref().map(|c| &c.output), blocks, run, &build);
+        let new = assemble(
+            &spec,
+            self.current.as_ref().map(|c| &c.output),
+            blocks,
+            run,
+            &build,
+        );
         self.settle(spec, new, blocks, run, &build)
     }
 
@@ -222,24 +260,48 @@ impl<S: PartialEq, O> Slot<S, O> {
         if replace {
             return match new.output {
                 Some(output) => {
-                    let same = self.current.as_ref().is_some_and(|c| c.spec == spec && c.reads == new.reads);
+                    let same = self
+                        .current
+                        .as_ref()
+                        .is_some_and(|c| c.spec == spec && c.reads == new.reads);
                     if let (true, Some(current)) = (same, &mut self.current) {
                         current.issues = new.issues;
                         current.complete = new.complete;
                     } else {
-                        let Assembled { reads, issues, complete, .. } = new;
-                        self.current = Some(Built { spec, output, reads, complete, issues });
+                        let Assembled {
+                            reads,
+                            issues,
+                            complete,
+                            ..
+                        } = new;
+                        self.current = Some(Built {
+                            spec,
+                            output,
+                            reads,
+                            complete,
+                            issues,
+                        });
                     }
                     self.attempt = None;
                     !same
                 }
                 None => {
-                    self.attempt = Some(Attempt { spec, reads: new.reads, issues: new.issues, since });
+                    self.attempt = Some(Attempt {
+                        spec,
+                        reads: new.reads,
+                        issues: new.issues,
+                        since,
+                    });
                     self.current.take().is_some()
                 }
             };
         }
-        self.attempt = Some(Attempt { spec, reads: new.reads, issues: new.issues, since });
+        self.attempt = Some(Attempt {
+            spec,
+            reads: new.reads,
+            issues: new.issues,
+            since,
+        });
         self.arm(run);
         self.keep_fresh(blocks, run, build)
     }
@@ -251,13 +313,20 @@ impl<S: PartialEq, O> Slot<S, O> {
         run: &mut Run<'_>,
         build: &impl Fn(&S, Option<&O>, &mut Asker<'_, '_>) -> Option<O>,
     ) -> bool {
-        let Some(current) = &mut self.current else { return false };
+        let Some(current) = &mut self.current else {
+            return false;
+        };
         if !run.changed.touches(&current.reads) {
             return false;
         }
         let rebuilt = assemble(&current.spec, Some(&current.output), blocks, run, build);
         match rebuilt {
-            Assembled { output: Some(output), reads, issues, complete: true } if reads != current.reads => {
+            Assembled {
+                output: Some(output),
+                reads,
+                issues,
+                complete: true,
+            } if reads != current.reads => {
                 current.output = output;
                 current.reads = reads;
                 current.issues = issues;
@@ -304,9 +373,25 @@ fn assemble<S, O>(
     build: &impl Fn(&S, Option<&O>, &mut Asker<'_, '_>) -> Option<O>,
 ) -> Assembled<O> {
     run.built += 1;
-    let mut asker = Asker { run, reads: Vec::new(), issues: Vec::new(), pending: false, blocks };
+    let mut asker = Asker {
+        run,
+        reads: Vec::new(),
+        issues: Vec::new(),
+        pending: false,
+        blocks,
+    };
     let output = build(spec, previous, &mut asker);
-    let Asker { mut reads, issues, pending, .. } = asker;
+    let Asker {
+        mut reads,
+        issues,
+        pending,
+        ..
+    } = asker;
     reads.shrink_to_fit();
-    Assembled { output, reads, issues, complete: !pending }
+    Assembled {
+        output,
+        reads,
+        issues,
+        complete: !pending,
+    }
 }

@@ -32,7 +32,11 @@ impl PartialEq for TargetSpec {
 
 impl UpstreamState {
     pub(super) fn new(plan: UpstreamPlan) -> Self {
-        Self { plan, chain: Slot::default(), target: Slot::default() }
+        Self {
+            plan,
+            chain: Slot::default(),
+            target: Slot::default(),
+        }
     }
 
     pub(super) const fn plan(&self) -> &UpstreamPlan {
@@ -45,7 +49,9 @@ impl UpstreamState {
 
     /// Brings the upstream up to date; returns whether anything in it changed.
     pub(super) fn refresh(&mut self, shared: &SharedParts, run: &mut Run<'_>) -> bool {
-        let Some(query) = self.plan.chain.clone() else { return false };
+        let Some(query) = self.plan.chain.clone() else {
+            return false;
+        };
         let mut changed = self.chain.refresh(query, false, run, |query, _, asker| {
             match asker.ask(&Query::Chain(query.clone()))? {
                 Answer::Chain(chain) => Some(chain),
@@ -54,8 +60,13 @@ impl UpstreamState {
         });
         match self.chain.output() {
             Some(chain) => {
-                let spec = TargetSpec { settings: self.plan.settings.clone(), chain: chain.clone() };
-                changed |= self.target.refresh(spec, false, run, |spec, _, asker| Some(targets(spec, shared, asker)));
+                let spec = TargetSpec {
+                    settings: self.plan.settings.clone(),
+                    chain: chain.clone(),
+                };
+                changed |= self.target.refresh(spec, false, run, |spec, _, asker| {
+                    Some(targets(spec, shared, asker))
+                });
             }
             None => {
                 changed |= self.target.output().is_some();
@@ -85,7 +96,11 @@ impl UpstreamState {
 }
 
 /// The instances of every target of a chain, as one shared part.
-fn targets(spec: &TargetSpec, shared: &SharedParts, asker: &mut Asker<'_, '_>) -> PartRef<UpstreamTarget> {
+fn targets(
+    spec: &TargetSpec,
+    shared: &SharedParts,
+    asker: &mut Asker<'_, '_>,
+) -> PartRef<UpstreamTarget> {
     let endpoints: Vec<TargetEndpoints> = spec
         .chain
         .targets
@@ -97,19 +112,32 @@ fn targets(spec: &TargetSpec, shared: &SharedParts, asker: &mut Asker<'_, '_>) -
                     _ => None,
                 },
                 None => {
-                    asker.complain(format!("target {id}"), "peers are not supported yet; no endpoints");
+                    asker.complain(
+                        format!("target {id}"),
+                        "peers are not supported yet; no endpoints",
+                    );
                     None
                 }
             };
-            TargetEndpoints { target: SmolStr::from(id), endpoints }
+            TargetEndpoints {
+                target: SmolStr::from(id),
+                endpoints,
+            }
         })
         .collect();
     let key = TargetKey {
         settings: spec.settings.id(),
         chain: spec.chain.id(),
-        endpoints: endpoints.iter().map(|e| e.endpoints.as_ref().map(|p| p.id())).collect(),
+        endpoints: endpoints
+            .iter()
+            .map(|e| e.endpoints.as_ref().map(|p| p.id()))
+            .collect(),
     };
-    shared.target(key, || UpstreamTarget { settings: spec.settings.clone(), chain: spec.chain.clone(), endpoints })
+    shared.target(key, || UpstreamTarget {
+        settings: spec.settings.clone(),
+        chain: spec.chain.clone(),
+        endpoints,
+    })
 }
 
 fn query(target: &ChainTarget) -> Option<Query> {

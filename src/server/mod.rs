@@ -1,4 +1,5 @@
-//! server.
+//! The program's servers.
 
+pub mod ads;
 pub mod bootstrap;
 pub mod checks;

@@ -3,7 +3,10 @@
 use triomphe::Arc;
 
 use crate::model::chain::CompiledChain;
-use crate::model::{CaRoots, Endpoint, Intention, IssuedCert, JwtProvider, MeshConfig, ResolvedServiceConfig, ServiceInstance};
+use crate::model::{
+    CaRoots, Endpoint, Intention, IssuedCert, JwtProvider, MeshConfig, ResolvedServiceConfig,
+    ServiceInstance,
+};
 use crate::snapshot::{PartId, PartRef};
 
 /// The answer to a query. The part's id is the answer's revision: as long as the content is equal, the id stays.

@@ -15,7 +15,9 @@ pub struct FeedSink(Arc<dyn Fn(Vec<(SubscriptionId, Result<Answer, QueryError>)>
 
 impl FeedSink {
     /// A sink over a function.
-    pub fn new(take: impl Fn(Vec<(SubscriptionId, Result<Answer, QueryError>)>) + Send + Sync + 'static) -> Self {
+    pub fn new(
+        take: impl Fn(Vec<(SubscriptionId, Result<Answer, QueryError>)>) + Send + Sync + 'static,
+    ) -> Self {
         Self(Arc::new(take))
     }
 
@@ -42,7 +44,13 @@ impl fmt::Debug for FeedSink {
 pub trait Feed: Send + Sync + 'static {
     /// Begins to answer a query, now or later and again on every change, until told to stop. An empty result is an
     /// answer too.
-    fn subscribe(&self, subscription: SubscriptionId, scope: &AuthScope, query: &Query, sink: FeedSink);
+    fn subscribe(
+        &self,
+        subscription: SubscriptionId,
+        scope: &AuthScope,
+        query: &Query,
+        sink: FeedSink,
+    );
 
     /// Ends a subscription. Answers that are under way are ignored by the engine.
     fn unsubscribe(&self, subscription: SubscriptionId);

@@ -10,16 +10,29 @@
 //! [`Sources`] says which query goes where.
 
 mod answer;
+mod embedded;
 mod feed;
+mod graph;
+mod instance_filter;
 mod query;
+mod service_config;
+mod views;
 
 use std::fmt;
 
 use crate::store::Reader;
 
 pub use answer::Answer;
+pub use embedded::EmbeddedSources;
 pub use feed::{Feed, FeedSink, SubscriptionId};
-pub use query::{AuthScope, ChainQuery, EndpointsQuery, Query, QueryId, QueryKey, ServiceConfigQuery};
+pub use graph::ChainCheck;
+pub use instance_filter::{FilteredInstance, INSTANCE_FIELDS, parse_instance_filter};
+pub use query::{
+    AuthScope, ChainQuery, EndpointsQuery, Query, QueryId, QueryKey, ServiceConfigQuery,
+};
+pub(crate) use service_config::find_setting;
+pub use service_config::{ResolveInput, protocol_of, resolve};
+pub use views::StoreViews;
 
 /// Why a query has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
@@ -35,12 +48,18 @@ pub struct QueryError {
 impl QueryError {
     /// An error that may heal.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), terminal: false }
+        Self {
+            message: message.into(),
+            terminal: false,
+        }
     }
 
     /// The token is no longer valid.
     pub fn token_invalid(message: impl Into<String>) -> Self {
-        Self { message: message.into(), terminal: true }
+        Self {
+            message: message.into(),
+            terminal: true,
+        }
     }
 }
 

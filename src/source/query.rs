@@ -93,7 +93,9 @@ impl fmt::Display for Query {
             Self::Chain(q) => write!(f, "discovery chain of {}", q.service),
             Self::Endpoints(q) => write!(f, "endpoints of {}", q.service),
             Self::ServiceConfig(q) => write!(f, "central configuration of {}", q.service),
-            Self::ServiceRecord { node, service_id } => write!(f, "registration of {node}/{service_id}"),
+            Self::ServiceRecord { node, service_id } => {
+                write!(f, "registration of {node}/{service_id}")
+            }
         }
     }
 }
@@ -109,7 +111,11 @@ impl AuthScope {
 
 impl fmt::Debug for AuthScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "anonymous" } else { "token" })
+        f.write_str(if self.0.is_empty() {
+            "anonymous"
+        } else {
+            "token"
+        })
     }
 }
 

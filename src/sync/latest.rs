@@ -51,7 +51,13 @@ impl<T> Latest<T> {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            inner: Mutex::new(Inner { value: None, version: 0, ended: false, wakers: Vec::new(), next_waker: 0 }),
+            inner: Mutex::new(Inner {
+                value: None,
+                version: 0,
+                ended: false,
+                wakers: Vec::new(),
+                next_waker: 0,
+            }),
             changed: Condvar::new(),
         }
     }
@@ -77,6 +83,13 @@ impl<T> Latest<T> {
         drop(old);
         wake(wakers);
         true
+    }
+
+    /// Takes the value back: whoever hasn't read it won't. Whatever is being published when this is called is over when it
+    /// returns.
+    pub fn clear(&self) {
+        let old = self.inner.lock().value.take();
+        drop(old);
     }
 
     /// Ends the cell: readers get what they haven't seen yet, then the end.
@@ -157,7 +170,11 @@ fn read<T: Clone>(inner: &Inner<T>, seen: u64) -> Read<T> {
 }
 
 fn wakers<T>(inner: &Inner<T>) -> Vec<Waker> {
-    inner.wakers.iter().map(|(_, waker)| waker.clone()).collect()
+    inner
+        .wakers
+        .iter()
+        .map(|(_, waker)| waker.clone())
+        .collect()
 }
 
 fn wake(wakers: Vec<Waker>) {
@@ -212,7 +229,10 @@ mod tests {
             let cell = cell.clone();
             move || cell.publish(7)
         });
-        assert_eq!(cell.wait_after(0, Some(Instant::now() + Duration::from_secs(10))), Read::New(7, 1));
+        assert_eq!(
+            cell.wait_after(0, Some(Instant::now() + Duration::from_secs(10))),
+            Read::New(7, 1)
+        );
         publisher.join().unwrap();
         assert_eq!(cell.wait_after(1, Some(Instant::now())), Read::Unchanged);
     }
@@ -256,7 +276,9 @@ mod loom_tests {
             for publisher in publishers {
                 publisher.join().unwrap();
             }
-            let Read::New(_, version) = cell.read_after(0) else { panic!("the value is lost") };
+            let Read::New(_, version) = cell.read_after(0) else {
+                panic!("the value is lost")
+            };
             assert_eq!(version, 2);
             if let Read::New(_, seen) = first {
                 assert!(seen <= version);

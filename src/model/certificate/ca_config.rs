@@ -10,8 +10,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const MIN_LEAF_TTL: Duration = HOUR;
 const MAX_LEAF_TTL: Duration = Duration::from_secs(8760 * 3600);
 const MIN_INTERMEDIATE_TTL: Duration = Duration::from_secs(3 * 3600);
-/// Longer than any certificate lives, and short enough that adding it to a time can't overflow.
-const MAX_ROOT_TTL: Duration = Duration::from_secs(1000 * 8760 * 3600);
+const MIN_TTL: Duration = Duration::from_secs(10);
+const MAX_TTL: Duration = Duration::from_secs(1000 * 8760 * 3600);
 
 /// The configuration of the embedded authority.
 ///
@@ -116,12 +116,14 @@ impl CaConfig {
             ("RootCertTTL", self.root_cert_ttl),
         ];
         for (field, ttl) in lifetimes {
-            // Held without validation too: a certificate can't say less than a second, nor year 10000.
-            if ttl < Duration::from_secs(1) || ttl > MAX_ROOT_TTL {
-                let limit = text(MAX_ROOT_TTL);
+            // Held without validation too. Certificates start a minute early, so a shorter one would be past 90 % of
+            // its life, and so due for renewal, as soon as it is signed; and no certificate can name the year 10000.
+            if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
                 problems.push(format!(
-                    "{field} is {}: it must lie within 1s and {limit}",
-                    text(ttl)
+                    "{field} is {}: it must lie within {} and {}",
+                    text(ttl),
+                    text(MIN_TTL),
+                    text(MAX_TTL)
                 ));
             }
         }
@@ -346,8 +348,8 @@ mod tests {
             root_cert: Some("PEM".into()),
             ..CaConfig::default()
         };
-        // Leaf too short, intermediate below 3h and below 3 leaves, root below intermediate, key, rate, key missing.
-        assert_eq!(problems(&config).len(), 7 - 1, "{:?}", problems(&config));
+        // Leaf too short; intermediate below 3h, below 3 leaves; root below intermediate; kind of key; rate; own key.
+        assert_eq!(problems(&config).len(), 7, "{:?}", problems(&config));
     }
 
     #[test]

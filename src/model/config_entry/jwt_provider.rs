@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::decode::record;
+use crate::model::config_entry::EntryKind;
+use crate::model::decode::{Place, Problems, record};
 use crate::model::duration::GoDuration;
+use crate::model::rules;
+use crate::model::validate::Validate;
 
 record! {
     /// A source of JSON web tokens.
@@ -195,5 +198,196 @@ record! {
     pub struct JwtCacheConfig {
         /// Entries.
         size: u32 = "Size",
+    }
+}
+
+/// Tolerance for expiry unless one is given, in seconds.
+pub const DEFAULT_CLOCK_SKEW_SECONDS: i64 = 30;
+
+const DISCOVERY_TYPES: [&str; 6] = [
+    "",
+    "STRICT_DNS",
+    "STATIC",
+    "LOGICAL_DNS",
+    "EDS",
+    "ORIGINAL_DST",
+];
+
+impl Validate for JwtProvider {
+    /// store.md 3.16.
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        rules::mesh_name("provider name", &self.name, &at.key("Name"), problems);
+        rules::meta(&self.meta, &at.key("Meta"), problems);
+        rules::natural(
+            self.clock_skew_seconds,
+            &at.key("ClockSkewSeconds"),
+            problems,
+        );
+        let keys = at.key("JSONWebKeySet");
+        let set = self.json_web_key_set.as_ref();
+        exactly_one(
+            &[
+                ("Local", set.is_some_and(|s| s.local.is_some())),
+                ("Remote", set.is_some_and(|s| s.remote.is_some())),
+            ],
+            &keys,
+            problems,
+        );
+        if let Some(local) = set.and_then(|s| s.local.as_ref()) {
+            local.validate(&keys.key("Local"), problems);
+        }
+        if let Some(remote) = set.and_then(|s| s.remote.as_ref()) {
+            remote.validate(&keys.key("Remote"), problems);
+        }
+        let locations = at.key("Locations");
+        for (i, location) in self.locations.iter().enumerate() {
+            location.validate(&locations.index(i), problems);
+        }
+        if let Some(forwarding) = &self.forwarding
+            && rules::is_blank(&forwarding.header_name)
+        {
+            problems.error(
+                &at.key("Forwarding").key("HeaderName"),
+                "forwarding needs a header name",
+            );
+        }
+    }
+
+    fn enterprise_only(&self, at: &Place<'_>, problems: &mut Problems) {
+        rules::only_default(&self.namespace, &self.partition, at, problems);
+    }
+
+    fn normalize(&mut self) {
+        self.kind = EntryKind::JwtProvider.to_string();
+        rules::clear_default(&mut self.namespace);
+        rules::clear_default(&mut self.partition);
+        if self.clock_skew_seconds == 0 {
+            self.clock_skew_seconds = DEFAULT_CLOCK_SKEW_SECONDS;
+        }
+    }
+}
+
+impl LocalJwks {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        exactly_one(
+            &[
+                ("JWKS", !self.jwks.is_empty()),
+                ("Filename", !self.filename.is_empty()),
+            ],
+            at,
+            problems,
+        );
+        base64(&self.jwks, &at.key("JWKS"), problems);
+    }
+}
+
+impl RemoteJwks {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        if self.uri.is_empty() {
+            problems.error(&at.key("URI"), "a remote key set needs a URI");
+        } else {
+            rules::http_url(&self.uri, &at.key("URI"), problems);
+        }
+        rules::natural(
+            self.request_timeout_ms,
+            &at.key("RequestTimeoutMs"),
+            problems,
+        );
+        rules::not_negative(self.cache_duration, &at.key("CacheDuration"), problems);
+        if let Some(retry) = &self.retry_policy {
+            let at = at.key("RetryPolicy");
+            rules::natural(retry.num_retries, &at.key("NumRetries"), problems);
+            if let Some(wait) = &retry.retry_policy_back_off {
+                let at = at.key("RetryPolicyBackOff");
+                rules::not_negative(wait.base_interval, &at.key("BaseInterval"), problems);
+                rules::not_negative(wait.max_interval, &at.key("MaxInterval"), problems);
+                if !wait.max_interval.is_zero() && wait.max_interval < wait.base_interval {
+                    problems.error(&at.key("MaxInterval"), "must not be below BaseInterval");
+                }
+            }
+        }
+        if let Some(cluster) = &self.jwks_cluster {
+            cluster.validate(&at.key("JWKSCluster"), problems);
+        }
+    }
+}
+
+impl JwksCluster {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        rules::one_of(
+            &self.discovery_type,
+            &DISCOVERY_TYPES,
+            &at.key("DiscoveryType"),
+            problems,
+        );
+        rules::not_negative(self.connect_timeout, &at.key("ConnectTimeout"), problems);
+        let Some(tls) = &self.tls_certificates else {
+            return;
+        };
+        let at = at.key("TLSCertificates");
+        let instance = &tls.ca_certificate_provider_instance;
+        exactly_one(
+            &[
+                ("CaCertificateProviderInstance", instance.is_some()),
+                ("TrustedCA", tls.trusted_ca.is_some()),
+            ],
+            &at,
+            problems,
+        );
+        if let Some(trusted) = &tls.trusted_ca {
+            let at = at.key("TrustedCA");
+            exactly_one(
+                &[
+                    ("Filename", !trusted.filename.is_empty()),
+                    (
+                        "EnvironmentVariable",
+                        !trusted.environment_variable.is_empty(),
+                    ),
+                    ("InlineString", !trusted.inline_string.is_empty()),
+                    ("InlineBytes", !trusted.inline_bytes.is_empty()),
+                ],
+                &at,
+                problems,
+            );
+            base64(&trusted.inline_bytes, &at.key("InlineBytes"), problems);
+        }
+    }
+}
+
+impl JwtLocation {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        exactly_one(
+            &[
+                ("Header", self.header.is_some()),
+                ("QueryParam", self.query_param.is_some()),
+                ("Cookie", self.cookie.is_some()),
+            ],
+            at,
+            problems,
+        );
+        let names = [
+            ("Header", self.header.as_ref().map(|l| &l.name)),
+            ("QueryParam", self.query_param.as_ref().map(|l| &l.name)),
+            ("Cookie", self.cookie.as_ref().map(|l| &l.name)),
+        ];
+        for (key, name) in names {
+            if name.is_some_and(|n| rules::is_blank(n)) {
+                problems.error(&at.key(key).key("Name"), "a location needs a Name");
+            }
+        }
+    }
+}
+
+fn exactly_one(given: &[(&str, bool)], at: &Place<'_>, problems: &mut Problems) {
+    if given.iter().filter(|(_, g)| *g).count() != 1 {
+        let names = given.iter().map(|(n, _)| *n).collect::<Vec<_>>();
+        problems.error(at, format!("needs exactly one of {}", names.join(", ")));
+    }
+}
+
+fn base64(text: &str, at: &Place<'_>, problems: &mut Problems) {
+    use base64::Engine as _;
+    if let Err(why) = base64::engine::general_purpose::STANDARD.decode(text) {
+        problems.error(at, format!("is not base64: {why}"));
     }
 }

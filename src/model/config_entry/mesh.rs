@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::decode::record;
+use crate::model::config_entry::EntryKind;
+use crate::model::decode::{Place, Problems, record};
+use crate::model::rules;
+use crate::model::validate::Validate;
 
 record! {
     /// Settings of the whole mesh; its one name is `mesh`.
@@ -98,5 +101,110 @@ record! {
     pub struct MeshPeering {
         /// Peer through mesh gateways.
         peer_through_mesh_gateways: bool = "PeerThroughMeshGateways",
+    }
+}
+
+const TLS_VERSIONS: [&str; 6] = ["", "TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3"];
+
+const CIPHER_SUITES: [&str; 10] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+];
+
+const SLASH_ACTIONS: [&str; 6] = [
+    "",
+    "IMPLEMENTATION_SPECIFIC_DEFAULT",
+    "KEEP_UNCHANGED",
+    "REJECT_REQUEST",
+    "UNESCAPE_AND_REDIRECT",
+    "UNESCAPE_AND_FORWARD",
+];
+
+const UNDERSCORE_ACTIONS: [&str; 4] = ["", "ALLOW", "REJECT_REQUEST", "DROP_HEADER"];
+
+impl Validate for MeshConfig {
+    /// store.md 3.9 and the TLS rules of 3.7.
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        rules::meta(&self.meta, &at.key("Meta"), problems);
+        if let Some(tls) = &self.tls {
+            let at = at.key("TLS");
+            for (key, direction) in [("Incoming", &tls.incoming), ("Outgoing", &tls.outgoing)] {
+                if let Some(direction) = direction {
+                    direction.validate(&at.key(key), problems);
+                }
+            }
+        }
+        let normalization = self
+            .http
+            .as_ref()
+            .and_then(|h| h.incoming.as_ref())
+            .and_then(|i| i.request_normalization.as_ref());
+        if let Some(normalization) = normalization {
+            let at = at.key("HTTP");
+            let at = at.key("Incoming");
+            let at = at.key("RequestNormalization");
+            rules::one_of(
+                &normalization.path_with_escaped_slashes_action,
+                &SLASH_ACTIONS,
+                &at.key("PathWithEscapedSlashesAction"),
+                problems,
+            );
+            rules::one_of(
+                &normalization.headers_with_underscores_action,
+                &UNDERSCORE_ACTIONS,
+                &at.key("HeadersWithUnderscoresAction"),
+                problems,
+            );
+        }
+    }
+
+    fn enterprise_only(&self, at: &Place<'_>, problems: &mut Problems) {
+        rules::only_default(&self.namespace, &self.partition, at, problems);
+    }
+
+    fn normalize(&mut self) {
+        self.kind = EntryKind::Mesh.to_string();
+        rules::clear_default(&mut self.namespace);
+        rules::clear_default(&mut self.partition);
+    }
+}
+
+impl MeshDirectionalTls {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        let (min, max) = (&self.tls_min_version, &self.tls_max_version);
+        rules::one_of(min, &TLS_VERSIONS, &at.key("TLSMinVersion"), problems);
+        rules::one_of(max, &TLS_VERSIONS, &at.key("TLSMaxVersion"), problems);
+        let rank = |version: &str| {
+            TLS_VERSIONS
+                .iter()
+                .position(|v| *v == version)
+                .filter(|rank| *rank >= 2)
+        };
+        if let (Some(low), Some(high)) = (rank(min), rank(max))
+            && high < low
+        {
+            problems.error(
+                &at.key("TLSMaxVersion"),
+                format!("{max} is below TLSMinVersion {min}"),
+            );
+        }
+        let suites = at.key("CipherSuites");
+        if !self.cipher_suites.is_empty() && min == "TLSv1_3" {
+            problems.error(
+                &suites,
+                "cipher suites can't be chosen when TLSMinVersion is TLSv1_3",
+            );
+        }
+        for (i, suite) in self.cipher_suites.iter().enumerate() {
+            rules::one_of(suite, &CIPHER_SUITES, &suites.index(i), problems);
+        }
     }
 }

@@ -5,9 +5,12 @@ mod jwt_provider;
 mod mesh;
 mod proxy_defaults;
 mod resolver;
+mod resolver_rules;
 mod router;
 mod service_defaults;
 mod splitter;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +20,11 @@ use smol_str::SmolStr;
 use crate::hcl::Value;
 use crate::model::decode::{Decode, Place, Problems, same_key, words};
 use crate::model::ids::NameKey;
+use crate::model::validate::{self, Validate};
 
 pub use intentions::{
     IntentionAction, IntentionHttpHeader, IntentionHttpPermission, IntentionJwt, IntentionJwtClaim,
-    IntentionJwtProvider, IntentionPermission, ServiceIntentions, SourceIntention,
+    IntentionJwtProvider, IntentionPermission, ServiceIntentions, SourceIntention, precedence,
 };
 pub use jwt_provider::{
     Jwks, JwksCluster, JwksTlsCertificates, JwksTlsProviderInstance, JwksTlsTrustedCa,
@@ -162,6 +166,32 @@ impl ConfigEntry {
     #[must_use]
     pub fn meta(&self) -> &BTreeMap<String, String> {
         each_kind!(self, e => &e.meta)
+    }
+}
+
+impl ConfigEntry {
+    /// Reads, checks and normalizes an entry from a document; the problems that come with it are warnings.
+    ///
+    /// What depends on other entries (protocols, chains, token providers) is checked by the store (store.md 3.18).
+    ///
+    /// # Errors
+    /// All problems with their places, if there is an error among them.
+    pub fn read(document: &Value) -> Result<(Self, Problems), Problems> {
+        validate::read(document)
+    }
+}
+
+impl Validate for ConfigEntry {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        each_kind!(self, e => e.validate(at, problems));
+    }
+
+    fn enterprise_only(&self, at: &Place<'_>, problems: &mut Problems) {
+        each_kind!(self, e => e.enterprise_only(at, problems));
+    }
+
+    fn normalize(&mut self) {
+        each_kind!(self, e => e.normalize());
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::decode::record;
+use crate::model::config_entry::EntryKind;
+use crate::model::decode::{Opaque, Place, Problems, record};
 use crate::model::duration::GoDuration;
 use crate::model::proxy::{
     EnvoyExtension, Expose, MeshGateway, MutualTlsMode, ProxyMode, TransparentProxy,
 };
+use crate::model::rules;
+use crate::model::validate::Validate;
 
 record! {
     /// Defaults of a service: how it is called, and how its proxies call others.
@@ -167,4 +170,244 @@ record! {
         /// Burst.
         requests_max_burst: u32 = "RequestsMaxBurst",
     }
+}
+
+impl Validate for ServiceDefaults {
+    /// store.md 3.2.
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        if self.name == "*" {
+            problems.error(
+                &at.key("Name"),
+                "\"*\" is not a service; defaults of all services are in proxy-defaults",
+            );
+        } else {
+            rules::mesh_name("service name", &self.name, &at.key("Name"), problems);
+        }
+        rules::meta(&self.meta, &at.key("Meta"), problems);
+        self.expose.validate(&at.key("Expose"), problems);
+        EnvoyExtension::validate_all(&self.envoy_extensions, &at.key("EnvoyExtensions"), problems);
+        balance(
+            &self.balance_inbound_connections,
+            &at.key("BalanceInboundConnections"),
+            problems,
+        );
+        for (key, number) in [
+            ("MaxInboundConnections", self.max_inbound_connections),
+            ("LocalConnectTimeoutMs", self.local_connect_timeout_ms),
+            ("LocalRequestTimeoutMs", self.local_request_timeout_ms),
+        ] {
+            rules::natural(number, &at.key(key), problems);
+        }
+        if !self.external_sni.is_empty() && !rules::is_dns_name(&self.external_sni) {
+            problems.error(
+                &at.key("ExternalSNI"),
+                format!("{} is not a DNS name", rules::shown(&self.external_sni)),
+            );
+        }
+        if let Some(upstreams) = &self.upstream_config {
+            let here = at.key("UpstreamConfig");
+            if self.destination.is_some() {
+                problems.error(&here, "UpstreamConfig and Destination exclude each other");
+            }
+            upstreams.validate(&here, problems);
+        }
+        if let Some(destination) = &self.destination {
+            destination.validate(&at.key("Destination"), problems);
+        }
+        if let Some(limits) = &self.rate_limits {
+            let at = at.key("RateLimits");
+            limits
+                .instance_level
+                .validate(&at.key("InstanceLevel"), problems);
+        }
+    }
+
+    fn enterprise_only(&self, at: &Place<'_>, problems: &mut Problems) {
+        rules::only_default(&self.namespace, &self.partition, at, problems);
+        let Some(upstreams) = &self.upstream_config else {
+            return;
+        };
+        let at = at.key("UpstreamConfig");
+        let overrides = at.key("Overrides");
+        for (i, item) in upstreams.overrides.iter().enumerate() {
+            // A wildcard namespace is refused with a text of its own.
+            if item.namespace != "*" {
+                let at = overrides.index(i);
+                rules::only_default(&item.namespace, &item.partition, &at, problems);
+            }
+        }
+    }
+
+    fn normalize(&mut self) {
+        self.kind = EntryKind::ServiceDefaults.to_string();
+        self.protocol.make_ascii_lowercase();
+        rules::clear_default(&mut self.namespace);
+        rules::clear_default(&mut self.partition);
+        self.expose.normalize();
+        let Some(upstreams) = &mut self.upstream_config else {
+            return;
+        };
+        for item in upstreams
+            .defaults
+            .iter_mut()
+            .chain(&mut upstreams.overrides)
+        {
+            item.protocol.make_ascii_lowercase();
+            item.connect_timeout_ms = item.connect_timeout_ms.max(0);
+            rules::clear_default(&mut item.namespace);
+            rules::clear_default(&mut item.partition);
+        }
+    }
+}
+
+impl UpstreamsConfig {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        if let Some(defaults) = &self.defaults {
+            let at = at.key("Defaults");
+            for (key, text) in [
+                ("Name", &defaults.name),
+                ("Peer", &defaults.peer),
+                ("Namespace", &defaults.namespace),
+                ("Partition", &defaults.partition),
+            ] {
+                if !text.is_empty() {
+                    problems.error(
+                        &at.key(key),
+                        format!("{key} must be empty in the defaults of all upstreams"),
+                    );
+                }
+            }
+            defaults.validate(&at, problems);
+        }
+        let overrides = at.key("Overrides");
+        for (i, item) in self.overrides.iter().enumerate() {
+            let at = overrides.index(i);
+            if item.name == "*" {
+                problems.error(
+                    &at.key("Name"),
+                    "an override needs the name of one upstream; for all of them use Defaults",
+                );
+            } else {
+                rules::mesh_name("upstream name", &item.name, &at.key("Name"), problems);
+            }
+            if item.namespace == "*" {
+                problems.error(
+                    &at.key("Namespace"),
+                    "an override can't be for all namespaces",
+                );
+            }
+            rules::optional_mesh_name("peer name", &item.peer, &at.key("Peer"), problems);
+            item.validate(&at, problems);
+        }
+    }
+}
+
+impl UpstreamDefaults {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        balance(
+            &self.balance_outbound_connections,
+            &at.key("BalanceOutboundConnections"),
+            problems,
+        );
+        if let Some(limits) = &self.limits {
+            let at = at.key("Limits");
+            for (key, number) in [
+                ("MaxConnections", limits.max_connections),
+                ("MaxPendingRequests", limits.max_pending_requests),
+                ("MaxConcurrentRequests", limits.max_concurrent_requests),
+            ] {
+                rules::natural(number.unwrap_or(0), &at.key(key), problems);
+            }
+        }
+        if let Some(passive) = &self.passive_health_check {
+            let at = at.key("PassiveHealthCheck");
+            rules::not_negative(passive.interval, &at.key("Interval"), problems);
+            rules::not_negative(
+                passive.base_ejection_time.unwrap_or_default(),
+                &at.key("BaseEjectionTime"),
+                problems,
+            );
+            for (key, percent) in [
+                ("EnforcingConsecutive5xx", passive.enforcing_consecutive_5xx),
+                ("MaxEjectionPercent", passive.max_ejection_percent),
+            ] {
+                if let Some(percent) = percent.filter(|p| *p > 100) {
+                    problems.error(&at.key(key), format!("{percent} is more than 100 percent"));
+                }
+            }
+        }
+        for (key, json) in [
+            ("EnvoyListenerJSON", &self.envoy_listener_json),
+            ("EnvoyClusterJSON", &self.envoy_cluster_json),
+        ] {
+            if !json.is_empty() && serde_json::from_str::<Opaque>(json).is_err() {
+                problems.warning(&at.key(key), "is not a JSON object, and will not be used");
+            }
+        }
+    }
+}
+
+impl Destination {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        let addresses = at.key("Addresses");
+        if self.addresses.is_empty() {
+            problems.error(&addresses, "a destination needs at least one address");
+        }
+        for (i, address) in self.addresses.iter().enumerate() {
+            let at = addresses.index(i);
+            if address.contains('*') {
+                problems.error(
+                    &at,
+                    format!("{}: an address can't have '*'", rules::shown(address)),
+                );
+            } else if !rules::is_host(address) {
+                problems.error(
+                    &at,
+                    format!(
+                        "{} is neither an IP address nor a DNS name",
+                        rules::shown(address)
+                    ),
+                );
+            }
+            let same = |a: &String| a.eq_ignore_ascii_case(address);
+            if self.addresses[..i].iter().any(same) {
+                problems.error(
+                    &at,
+                    format!("the address {} is given twice", rules::shown(address)),
+                );
+            }
+        }
+        if self.port == 0 {
+            problems.error(
+                &at.key("Port"),
+                "a destination needs a port from 1 to 65535",
+            );
+        }
+    }
+}
+
+impl InstanceLevelRateLimits {
+    fn validate(&self, at: &Place<'_>, problems: &mut Problems) {
+        let routes = at.key("Routes");
+        for (i, route) in self.routes.iter().enumerate() {
+            let at = routes.index(i);
+            let given = rules::paths(
+                &route.path_exact,
+                &route.path_prefix,
+                &route.path_regex,
+                &at,
+                problems,
+            );
+            if given == 0 {
+                problems.error(
+                    &at,
+                    "a rate limit of a route needs one of PathExact, PathPrefix and PathRegex",
+                );
+            }
+        }
+    }
+}
+
+fn balance(text: &str, at: &Place<'_>, problems: &mut Problems) {
+    rules::one_of(text, &["", "exact_balance"], at, problems);
 }

@@ -1,0 +1,5 @@
+//! Tests of the compiler as a whole.
+
+mod graph;
+mod properties;
+mod vectors;

@@ -1,0 +1,477 @@
+//! Answers at a step: cells that are computed once, and the queries they belong to.
+//!
+//! A [`Step`] is immutable: a store snapshot and, for every query in use, the cell with its answer at that snapshot. A state
+//! runs against one step and so sees one moment of the store, while newer steps come into being beside it.
+//!
+//! A cell is filled by whoever needs it first. Its answer holds from the index it was computed at until one of the keys
+//! that were read changes. The step loop replaces cells whose keys changed, but it can only do so for cells whose reads are
+//! registered. So whoever fills a cell registers the reads and compares them, under the same lock, with the store that the
+//! step loop has got to: if nothing changed in between, the cell is *confirmed*, and from then on the step loop takes
+//! care of it; if something did, the step loop is told to look again, and a state that runs at a later step than
+//! the cell's checks the cell for itself.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+
+use crate::proxy::Input;
+use crate::source::{
+    Answer, AuthScope, Query, QueryError, QueryId, QueryKey, Route, Sources, SubscriptionId,
+};
+use crate::store::{Reads, StoreSnapshot};
+
+use super::registry::Entry;
+
+/// A moment of the store, and the answers at it.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Number of the step, from 0.
+    pub seq: u64,
+    /// The store.
+    pub store: StoreSnapshot,
+    /// The answers.
+    pub answers: rpds::HashTrieMapSync<u64, Arc<AnswerCell>, RandomState>,
+}
+
+/// The answer of one query from one store index on.
+#[derive(Debug)]
+pub(super) struct AnswerCell {
+    value: OnceLock<Filled>,
+    /// The store to compute from, and the answer before; taken when the cell is filled.
+    task: Mutex<Option<(StoreSnapshot, Option<Input>)>>,
+    /// The store index that the answer is computed at.
+    bound: u64,
+    confirmed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Filled {
+    input: Input,
+    reads: Reads,
+}
+
+impl AnswerCell {
+    /// A cell to be computed from `store` by whoever needs it first.
+    pub fn lazy(store: &StoreSnapshot, previous: Option<Input>) -> Arc<Self> {
+        Arc::new(Self {
+            value: OnceLock::new(),
+            task: Mutex::new(Some((store.clone(), previous))),
+            bound: store.index(),
+            confirmed: AtomicBool::new(false),
+        })
+    }
+
+    /// A cell with an answer from a feed: it depends on nothing in the store.
+    pub fn given(input: Input, store: &StoreSnapshot) -> Arc<Self> {
+        let value = OnceLock::new();
+        let _ = value.set(Filled {
+            input,
+            reads: Reads::default(),
+        });
+        Arc::new(Self {
+            value,
+            task: Mutex::new(None),
+            bound: store.index(),
+            confirmed: AtomicBool::new(true),
+        })
+    }
+
+    /// The answer if the cell is filled.
+    pub fn peek(&self) -> Option<&Input> {
+        self.value.get().map(|filled| &filled.input)
+    }
+
+    /// The answer if the cell is filled, else the one before.
+    pub fn latest_known(&self) -> Option<Input> {
+        if let Some(input) = self.peek() {
+            return Some(input.clone());
+        }
+        let task = self.task.lock();
+        match &*task {
+            Some((_, previous)) => previous.clone(),
+            // Filled in the meantime.
+            None => self.peek().cloned(),
+        }
+    }
+}
+
+/// A query in use: who wants it, and how it is answered.
+#[derive(Debug)]
+pub(super) struct QuerySlot {
+    pub id: QueryId,
+    pub key: QueryKey,
+    pub route: Route,
+    inner: Mutex<SlotInner>,
+}
+
+#[derive(Debug, Default)]
+struct SlotInner {
+    /// The states to wake, by state number.
+    interested: HashMap<u64, Arc<Entry>, RandomState>,
+    /// The newest cell, also before it is part of a step.
+    latest: Option<Arc<AnswerCell>>,
+    /// The subscription to a feed.
+    subscription: Option<SubscriptionId>,
+    /// When the last state lost interest.
+    idle_since: Option<Duration>,
+    /// No longer in the table; whoever still holds it must look it up again.
+    retired: bool,
+}
+
+impl QuerySlot {
+    /// Adds a state to be woken. Returns false if the slot is retired.
+    pub fn add_interest(&self, entry: &Arc<Entry>) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.retired {
+            return false;
+        }
+        inner.interested.insert(entry.number, entry.clone());
+        inner.idle_since = None;
+        true
+    }
+
+    /// Removes a state. Returns true if it was the last.
+    pub fn remove_interest(&self, number: u64, now: Duration) -> bool {
+        let mut inner = self.inner.lock();
+        let removed = inner.interested.remove(&number);
+        if inner.interested.is_empty() && inner.idle_since.is_none() {
+            inner.idle_since = Some(now);
+            inner.interested.shrink_to_fit();
+        }
+        let last = inner.interested.is_empty();
+        drop(inner);
+        drop(removed);
+        last
+    }
+
+    /// How many states want it.
+    pub fn readers(&self) -> usize {
+        self.inner.lock().interested.len()
+    }
+
+    /// The states that want it.
+    pub fn interested(&self) -> Vec<Arc<Entry>> {
+        self.inner.lock().interested.values().cloned().collect()
+    }
+
+    /// The newest cell if it can serve a step, else a new one. The new one is remembered, and `inserted` called, unless
+    /// a newer one is known.
+    pub fn cell_for(&self, step: &Step, inserted: impl FnOnce()) -> Arc<AnswerCell> {
+        let mut inner = self.inner.lock();
+        let index = step.store.index();
+        if let Some(latest) = inner.latest.as_ref().filter(|latest| latest.bound <= index) {
+            return latest.clone();
+        }
+        let cell = AnswerCell::lazy(&step.store, None);
+        if inner.latest.is_none() && !inner.retired {
+            inner.latest = Some(cell.clone());
+            drop(inner);
+            inserted();
+        }
+        cell
+    }
+
+    /// Remembers the newest cell.
+    pub fn set_latest(&self, cell: Option<Arc<AnswerCell>>) {
+        self.inner.lock().latest = cell;
+    }
+
+    /// The newest cell.
+    pub fn latest(&self) -> Option<Arc<AnswerCell>> {
+        self.inner.lock().latest.clone()
+    }
+
+    /// Gives the slot a subscription if it has none. Returns it if it is new.
+    fn subscribe(&self, next: impl FnOnce() -> SubscriptionId) -> Option<SubscriptionId> {
+        let mut inner = self.inner.lock();
+        if inner.subscription.is_some() || inner.retired {
+            return None;
+        }
+        let id = next();
+        inner.subscription = Some(id);
+        Some(id)
+    }
+
+    /// The subscription, if there is one.
+    pub fn subscription(&self) -> Option<SubscriptionId> {
+        self.inner.lock().subscription
+    }
+}
+
+/// All queries in use.
+#[derive(Debug, Default)]
+pub(super) struct QueryTable {
+    inner: Mutex<TableInner>,
+    next_subscription: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct TableInner {
+    by_key: HashMap<QueryKey, Arc<QuerySlot>, RandomState>,
+    by_id: HashMap<QueryId, Arc<QuerySlot>, RandomState>,
+    by_subscription: HashMap<SubscriptionId, Arc<QuerySlot>, RandomState>,
+    next_id: u64,
+}
+
+impl QueryTable {
+    /// The slot of a query, made if need be. Views don't depend on who asks, so their scope is dropped (decision E4).
+    pub fn intern(
+        &self,
+        scope: &AuthScope,
+        query: &Query,
+        sources: &dyn Sources,
+    ) -> Arc<QuerySlot> {
+        let route = sources.route(query);
+        let scope = match route {
+            Route::View => AuthScope::ANONYMOUS,
+            Route::Feed(_) => scope.clone(),
+        };
+        let key = QueryKey {
+            scope,
+            query: query.clone(),
+        };
+        let mut inner = self.inner.lock();
+        if let Some(slot) = inner.by_key.get(&key) {
+            return slot.clone();
+        }
+        inner.next_id += 1;
+        let id = QueryId(inner.next_id);
+        let slot = Arc::new(QuerySlot {
+            id,
+            key: key.clone(),
+            route,
+            inner: Mutex::default(),
+        });
+        inner.by_key.insert(key, slot.clone());
+        inner.by_id.insert(id, slot.clone());
+        slot
+    }
+
+    /// The slot with a number.
+    pub fn get(&self, id: QueryId) -> Option<Arc<QuerySlot>> {
+        self.inner.lock().by_id.get(&id).cloned()
+    }
+
+    /// The slot of a query as it stands, without making one.
+    pub fn find(&self, key: &QueryKey) -> Option<Arc<QuerySlot>> {
+        self.inner.lock().by_key.get(key).cloned()
+    }
+
+    /// The slot of a subscription; none if it has ended.
+    pub fn by_subscription(&self, id: SubscriptionId) -> Option<Arc<QuerySlot>> {
+        self.inner.lock().by_subscription.get(&id).cloned()
+    }
+
+    /// Gives a slot a subscription if it has none. Returns it if it is new.
+    pub fn subscribe(&self, slot: &Arc<QuerySlot>) -> Option<SubscriptionId> {
+        let id = slot.subscribe(|| {
+            SubscriptionId(self.next_subscription.fetch_add(1, Ordering::Relaxed) + 1)
+        })?;
+        self.inner.lock().by_subscription.insert(id, slot.clone());
+        Some(id)
+    }
+
+    /// Takes a slot that nobody has wanted since `before` out of the table. Returns false if somebody wants it, or did more
+    /// recently.
+    pub fn retire(&self, slot: &QuerySlot, before: Duration) -> bool {
+        let mut inner = self.inner.lock();
+        let mut state = slot.inner.lock();
+        let idle =
+            state.interested.is_empty() && state.idle_since.is_some_and(|since| since <= before);
+        if !idle || state.retired {
+            return false;
+        }
+        state.retired = true;
+        state.latest = None;
+        let subscription = state.subscription;
+        drop(state);
+        inner.by_key.remove(&slot.key);
+        inner.by_id.remove(&slot.id);
+        if let Some(id) = subscription {
+            inner.by_subscription.remove(&id);
+        }
+        true
+    }
+
+    /// How many queries are in use.
+    pub fn len(&self) -> usize {
+        self.inner.lock().by_id.len()
+    }
+}
+
+/// Computes answers and keeps track of what they read.
+pub(super) struct Evaluator {
+    pub sources: Arc<dyn Sources>,
+    readers: Mutex<ReadersState>,
+    /// Answers computed, over the engine's life.
+    pub computed: AtomicU64,
+}
+
+struct ReadersState {
+    index: crate::store::Readers<QueryId>,
+    /// The store that the step loop has got to.
+    store: StoreSnapshot,
+}
+
+impl Evaluator {
+    pub fn new(sources: Arc<dyn Sources>, store: StoreSnapshot) -> Self {
+        let readers = Mutex::new(ReadersState {
+            index: crate::store::Readers::default(),
+            store,
+        });
+        Self {
+            sources,
+            readers,
+            computed: AtomicU64::new(0),
+        }
+    }
+
+    /// Moves on to a store and returns the queries that read one of the keys that changed on the way.
+    pub fn advance(&self, store: &StoreSnapshot, keys: &[crate::store::Key]) -> Vec<QueryId> {
+        let mut readers = self.readers.lock();
+        readers.store = store.clone();
+        let mut affected = readers.index.affected(keys);
+        affected.sort_unstable();
+        affected.dedup();
+        affected
+    }
+
+    /// Moves on to a store that isn't the outcome of commits, and returns all queries.
+    pub fn restart(&self, store: &StoreSnapshot) -> Vec<QueryId> {
+        let mut readers = self.readers.lock();
+        readers.store = store.clone();
+        readers.index.all()
+    }
+
+    /// Forgets what a query read.
+    pub fn forget(&self, id: QueryId) {
+        self.readers.lock().index.remove(&id);
+    }
+
+    /// The answer of a cell, computed now if need be. `recheck` is called if the step loop must look at the query again.
+    pub fn force(
+        &self,
+        slot: &QuerySlot,
+        cell: &AnswerCell,
+        recheck: impl FnOnce(QueryId),
+    ) -> Input {
+        let mut stale = false;
+        let filled = cell.value.get_or_init(|| {
+            let task = cell.task.lock().take();
+            let Some((store, previous)) = task else {
+                // Only a filler takes the task, and the cell lets one filler in.
+                let error = QueryError::new("the answer was lost; this is a defect of the engine");
+                return Filled {
+                    input: Input::Failed { error, last: None },
+                    reads: Reads::default(),
+                };
+            };
+            let (result, reads) = self.eval(slot, &store);
+            let input = merge(result, previous.as_ref());
+            let confirmed = self.register(slot.id, &reads, cell.bound);
+            cell.confirmed.store(confirmed, Ordering::Release);
+            stale = !confirmed;
+            Filled { input, reads }
+        });
+        if stale {
+            recheck(slot.id);
+        }
+        filled.input.clone()
+    }
+
+    /// The answer of a cell for a state that runs at `step`: if the cell isn't confirmed and something it read changed
+    /// on the way to the step, the answer is computed for the step alone.
+    pub fn force_at(
+        &self,
+        slot: &QuerySlot,
+        cell: &AnswerCell,
+        step: &Step,
+        recheck: impl FnOnce(QueryId),
+    ) -> Input {
+        let input = self.force(slot, cell, recheck);
+        let taken_care_of =
+            cell.bound <= step.store.index() && cell.confirmed.load(Ordering::Acquire);
+        if taken_care_of || self.holds_at(cell, step) {
+            return input;
+        }
+        merge(self.eval(slot, &step.store).0, Some(&input))
+    }
+
+    /// Whether a filled cell's answer also holds at a step.
+    fn holds_at(&self, cell: &AnswerCell, step: &Step) -> bool {
+        let Some(filled) = cell.value.get() else {
+            return false;
+        };
+        let index = step.store.index();
+        match cell.bound.cmp(&index) {
+            std::cmp::Ordering::Equal => true,
+            std::cmp::Ordering::Less => step.store.index_of(&filled.reads) <= cell.bound,
+            // Computed at a later store: it held before if nothing that it read changed since the step.
+            std::cmp::Ordering::Greater => {
+                self.readers.lock().store.index_of(&filled.reads) <= index
+            }
+        }
+    }
+
+    fn eval(&self, slot: &QuerySlot, store: &StoreSnapshot) -> (Result<Answer, QueryError>, Reads) {
+        self.computed.fetch_add(1, Ordering::Relaxed);
+        let reader = store.reader();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            self.sources.eval(&slot.key.query, &reader)
+        }));
+        let result = result.unwrap_or_else(|panic| {
+            let text = super::panic_text(panic.as_ref());
+            tracing::error!(query = %slot.key.query, panic = text, "a view panicked");
+            Err(QueryError::new(format!(
+                "the {} can't be computed: internal error: {text}",
+                slot.key.query
+            )))
+        });
+        (result, reader.finish())
+    }
+
+    /// Registers what a query read at `bound`. Returns whether nothing of it has changed in the store that the step loop has
+    /// got to.
+    fn register(&self, id: QueryId, reads: &Reads, bound: u64) -> bool {
+        let mut readers = self.readers.lock();
+        readers.index.set(id, reads.clone());
+        readers.store.index() <= bound || readers.store.index_of(reads) <= bound
+    }
+}
+
+/// The new state of a query: an equal answer keeps its revision, a failure keeps the last good answer.
+pub(super) fn merge(result: Result<Answer, QueryError>, previous: Option<&Input>) -> Input {
+    let last = match previous {
+        Some(Input::Answered(answer)) => Some(answer),
+        Some(Input::Failed { last, .. }) => last.as_ref(),
+        Some(Input::Pending) | None => None,
+    };
+    match result {
+        Ok(answer) => match last {
+            Some(last) if last.same_content(&answer) => Input::Answered(last.clone()),
+            _ => Input::Answered(answer),
+        },
+        Err(error) => Input::Failed {
+            error,
+            last: last.cloned(),
+        },
+    }
+}
+
+/// Whether a state that saw `old` must look at `new`.
+pub(super) fn differs(old: Option<&Input>, new: &Input) -> bool {
+    match (old, new) {
+        (Some(Input::Answered(a)), Input::Answered(b)) => a.id() != b.id(),
+        (Some(Input::Failed { error: a, last: x }), Input::Failed { error: b, last: y }) => {
+            a != b || x.as_ref().map(Answer::id) != y.as_ref().map(Answer::id)
+        }
+        (Some(Input::Pending), Input::Pending) => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,214 @@
+//! What the threads of an engine share, and how a state is woken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_channel::Sender;
+use parking_lot::{Mutex, RwLock};
+
+use crate::clock::Clock;
+use crate::proxy::SharedParts;
+use crate::source::{FeedSink, QueryId, Route};
+use crate::store::Store;
+
+use super::EngineConfig;
+use super::answers::{Evaluator, QuerySlot, QueryTable, Step};
+use super::callbacks::{CallbackPool, Serial};
+use super::progress::Progress;
+use super::registry::{Entry, Registry};
+use super::stepper::Inbox;
+
+/// Everything that the threads of an engine share.
+pub(super) struct Core {
+    pub config: EngineConfig,
+    pub clock: Arc<dyn Clock>,
+    pub store: Arc<Store>,
+    pub evaluator: Evaluator,
+    pub queries: QueryTable,
+    pub shared: SharedParts,
+    pub registry: Registry,
+    pub progress: Arc<Progress>,
+    pub callbacks: CallbackPool,
+    /// Calls into feeds keep their order.
+    pub feed_calls: Arc<Serial>,
+    pub sink: FeedSink,
+    pub inbox: Arc<Mutex<Inbox>>,
+    pub inbox_wake: Sender<()>,
+    step: RwLock<Arc<Step>>,
+    lanes: RwLock<Option<Lanes>>,
+    pub counters: CounterCells,
+    pub limiter: Mutex<super::limit::RateLimiter>,
+    /// Worker and step threads alive.
+    pub threads: AtomicUsize,
+}
+
+/// The sending ends of the run queue.
+#[derive(Clone)]
+pub(super) struct Lanes {
+    pub fast: Sender<Arc<Entry>>,
+    pub bulk: Sender<Arc<Entry>>,
+}
+
+/// Work done over the engine's life.
+#[derive(Debug, Default)]
+pub(super) struct CounterCells {
+    pub steps: AtomicU64,
+    pub runs: AtomicU64,
+    pub parts: AtomicU64,
+    pub published: AtomicU64,
+    pub panics: AtomicU64,
+}
+
+impl Core {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "called once, by the engine's start"
+    )]
+    pub fn new(
+        config: EngineConfig,
+        clock: Arc<dyn Clock>,
+        store: Arc<Store>,
+        evaluator: Evaluator,
+        step: Step,
+        inbox: Arc<Mutex<Inbox>>,
+        inbox_wake: Sender<()>,
+        sink: FeedSink,
+        lanes: Lanes,
+    ) -> Self {
+        let callbacks = CallbackPool::new(config.callback_threads, config.callback_idle_time);
+        let limiter = super::limit::RateLimiter::new(config.updates_per_second);
+        Self {
+            feed_calls: Serial::new(callbacks.clone()),
+            callbacks,
+            config,
+            clock,
+            store,
+            evaluator,
+            queries: QueryTable::default(),
+            shared: SharedParts::default(),
+            registry: Registry::default(),
+            progress: Arc::default(),
+            sink,
+            inbox,
+            inbox_wake,
+            step: RwLock::new(Arc::new(step)),
+            lanes: RwLock::new(Some(lanes)),
+            counters: CounterCells::default(),
+            limiter: Mutex::new(limiter),
+            threads: AtomicUsize::new(0),
+        }
+    }
+
+    /// The newest step.
+    pub fn current_step(&self) -> Arc<Step> {
+        self.step.read().clone()
+    }
+
+    pub fn publish_step(&self, step: Step) {
+        let old = std::mem::replace(&mut *self.step.write(), Arc::new(step));
+        // It may be the last handle of a large map: dropped outside the lock.
+        drop(old);
+    }
+
+    /// Tells the step loop something.
+    pub fn tell(&self, what: impl FnOnce(&mut Inbox)) {
+        what(&mut self.inbox.lock());
+        // A full channel already holds the token that wakes the loop.
+        let _ = self.inbox_wake.try_send(());
+    }
+
+    /// Has a state run: because `query` changed, or for a timer. `seq` is the open step that caused it.
+    pub fn wake(&self, entry: &Arc<Entry>, query: Option<QueryId>, bulk: bool, seq: Option<u64>) {
+        let gate = seq.map(|seq| self.progress.gate(seq));
+        let mut schedule = entry.schedule.lock();
+        if entry.is_retired() {
+            return;
+        }
+        schedule.dirty.extend(query);
+        schedule.wanted = true;
+        if schedule.gate.is_none() {
+            schedule.gate = gate;
+        }
+        self.enqueue(entry, &mut schedule, bulk);
+    }
+
+    /// Has a state run for the sake of a registry operation: a registration to take in, or an end to clean up after.
+    pub fn wake_for_registry(&self, entry: &Arc<Entry>, bulk: bool) {
+        let gate = self.progress.floating_gate();
+        let mut schedule = entry.schedule.lock();
+        schedule.wanted = true;
+        if schedule.gate.is_none() {
+            schedule.gate = Some(gate);
+        } else {
+            schedule.registry_gate = Some(gate);
+        }
+        self.enqueue(entry, &mut schedule, bulk);
+    }
+
+    fn enqueue(&self, entry: &Arc<Entry>, schedule: &mut super::registry::Schedule, bulk: bool) {
+        if schedule.running {
+            // The worker that runs it looks again when done.
+            return;
+        }
+        self.put(entry, schedule, bulk);
+    }
+
+    /// Puts a token of the state into a lane, unless one is there. A state that waits in the bulk lane moves ahead when
+    /// a fast reason comes.
+    pub fn put(&self, entry: &Arc<Entry>, schedule: &mut super::registry::Schedule, bulk: bool) {
+        if schedule.in_fast || (bulk && schedule.in_bulk) {
+            return;
+        }
+        let (flag, lane): (_, fn(&Lanes) -> &Sender<Arc<Entry>>) = if bulk {
+            (&mut schedule.in_bulk, |l| &l.bulk)
+        } else {
+            (&mut schedule.in_fast, |l| &l.fast)
+        };
+        // The lanes have no bound, so sending doesn't block; they hold at most one token of a state each.
+        if let Some(lanes) = &*self.lanes.read() {
+            *flag = lane(lanes).send(entry.clone()).is_ok();
+        }
+    }
+
+    /// Closes the run queue: workers end when it is empty.
+    pub fn close_lanes(&self) {
+        self.lanes.write().take();
+    }
+
+    /// Subscribes a query to its feed if it isn't.
+    pub fn subscribe(&self, slot: &Arc<QuerySlot>) {
+        let Route::Feed(feed) = &slot.route else {
+            return;
+        };
+        let Some(id) = self.queries.subscribe(slot) else {
+            return;
+        };
+        let (feed, sink, slot) = (feed.clone(), self.sink.clone(), slot.clone());
+        self.feed_calls
+            .spawn(move || feed.subscribe(id, &slot.key.scope, &slot.key.query, sink));
+    }
+
+    /// Ends a query's subscription.
+    pub fn unsubscribe(&self, slot: &Arc<QuerySlot>) {
+        if let (Route::Feed(feed), Some(id)) = (&slot.route, slot.subscription()) {
+            let feed = feed.clone();
+            self.feed_calls.spawn(move || feed.unsubscribe(id));
+        }
+    }
+
+    /// Lets go of queries that a state held.
+    pub fn release(&self, number: u64, slots: impl IntoIterator<Item = Arc<QuerySlot>>) {
+        let now = self.clock.monotonic();
+        let idle: Vec<_> = slots
+            .into_iter()
+            .filter(|slot| slot.remove_interest(number, now))
+            .collect();
+        if !idle.is_empty() {
+            self.tell(|inbox| inbox.idle.extend(idle));
+        }
+    }
+
+    pub fn count(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,181 @@
+//! The proxies of an engine: who is registered, who watches, and when each state runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+
+use crate::model::{ProxyId, ProxySource, ServiceKind};
+use crate::proxy::{ProxyState, Registration};
+use crate::snapshot::{ConfigSnapshot, PartRef};
+use crate::source::{AuthScope, QueryError, QueryId};
+use crate::sync::Latest;
+
+use super::answers::QuerySlot;
+use super::progress::Gate;
+
+/// A snapshot as it is handed out.
+pub type SnapshotRef = triomphe::Arc<ConfigSnapshot>;
+
+/// The cell that the watchers of a proxy read.
+pub(super) type SnapshotCell = Latest<SnapshotRef>;
+
+/// One generation of a registered proxy: it ends with deregistration, a change of kind or token, or a terminal error.
+pub(super) struct Entry {
+    /// Number of the state; never used again.
+    pub number: u64,
+    pub id: ProxyId,
+    pub kind: ServiceKind,
+    /// On whose behalf data is fetched.
+    pub scope: AuthScope,
+    pub cell: Arc<SnapshotCell>,
+    /// Nothing of this generation may be delivered any more.
+    pub retired: AtomicBool,
+    pub meta: Mutex<Meta>,
+    pub schedule: Mutex<Schedule>,
+    pub run: Mutex<RunState>,
+}
+
+/// What may change while a generation lives.
+#[derive(Debug)]
+pub(super) struct Meta {
+    pub source: ProxySource,
+    pub registration: PartRef<Registration>,
+    /// Why the state ended by itself.
+    pub ended: Option<QueryError>,
+    /// The store index of the last snapshot.
+    pub store_index: Option<u64>,
+    /// The last panic or internal error, and how many in a row.
+    pub fault: Option<String>,
+    pub faults: u32,
+}
+
+/// When the state runs: a token stands in each lane at most once.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    pub in_fast: bool,
+    pub in_bulk: bool,
+    pub running: bool,
+    /// Answers that changed since the last run.
+    pub dirty: Vec<QueryId>,
+    /// Look at everything.
+    pub all: bool,
+    /// A run is wanted.
+    pub wanted: bool,
+    /// The oldest step that this state hasn't taken in.
+    pub gate: Option<Gate>,
+    /// A registry operation that this state hasn't taken in, when `gate` is a step's.
+    pub registry_gate: Option<Gate>,
+}
+
+/// What only the worker that runs the state touches.
+#[derive(Debug)]
+pub(super) struct RunState {
+    pub state: ProxyState,
+    /// The queries held, sorted by id.
+    pub held: Vec<Arc<QuerySlot>>,
+    /// A snapshot that waits for its turn under a publish limit.
+    pub unpublished: Option<SnapshotRef>,
+    /// The earliest monotonic time to publish at.
+    pub publish_at: Duration,
+    /// The time that the step loop was last asked to run the state at.
+    pub armed: Option<Duration>,
+    /// After a fault: don't run before this monotonic time.
+    pub blocked_until: Duration,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("number", &self.number)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::SeqCst)
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.meta.lock().ended.is_some()
+    }
+}
+
+/// A proxy id that is registered, watched, or both.
+#[derive(Default)]
+pub(super) struct Proxy {
+    pub entry: Option<Arc<Entry>>,
+    pub cell: Arc<SnapshotCell>,
+    pub watchers: usize,
+}
+
+/// All proxies.
+#[derive(Default)]
+pub(super) struct Registry {
+    proxies: Mutex<HashMap<ProxyId, Proxy, RandomState>>,
+    next_number: AtomicU64,
+    /// Watches alive.
+    pub watches: AtomicU64,
+    /// States alive.
+    pub states: AtomicU64,
+}
+
+impl Registry {
+    pub fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Works on one proxy under the registry's lock; a proxy that is then neither registered nor watched is forgotten.
+    pub fn with<R>(&self, id: &ProxyId, work: impl FnOnce(&mut Proxy) -> R) -> R {
+        let mut proxies = self.proxies.lock();
+        if let Some(proxy) = proxies.get_mut(id) {
+            let result = work(proxy);
+            if proxy.entry.is_none() && proxy.watchers == 0 {
+                proxies.remove(id);
+            }
+            return result;
+        }
+        let mut proxy = Proxy::default();
+        let result = work(&mut proxy);
+        if proxy.entry.is_some() || proxy.watchers > 0 {
+            proxies.insert(id.clone(), proxy);
+        }
+        result
+    }
+
+    /// The registered generation of a proxy.
+    pub fn entry(&self, id: &ProxyId) -> Option<Arc<Entry>> {
+        self.proxies.lock().get(id).and_then(|p| p.entry.clone())
+    }
+
+    /// Every proxy: its generation if registered, and its number of watchers; sorted by id.
+    pub fn all(&self) -> Vec<(ProxyId, Option<Arc<Entry>>, usize)> {
+        let mut all: Vec<_> = self
+            .proxies
+            .lock()
+            .iter()
+            .map(|(id, p)| (id.clone(), p.entry.clone(), p.watchers))
+            .collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    /// Takes everything out, for the end of the engine.
+    pub fn drain(&self) -> Vec<Proxy> {
+        self.proxies
+            .lock()
+            .drain()
+            .map(|(_, proxy)| proxy)
+            .collect()
+    }
+
+    /// How many proxies are registered or watched.
+    pub fn len(&self) -> usize {
+        self.proxies.lock().len()
+    }
+}

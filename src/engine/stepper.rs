@@ -1,0 +1,279 @@
+//! The step loop: one thread that turns commits and outside answers into steps.
+//!
+//! A step takes in everything that came since the last one. For each query whose keys changed the answer is computed anew;
+//! one that comes out equal stops there. If many queries are affected at once (a herd: `proxy-defaults`, a wildcard
+//! intention), they are not computed here but left to the workers, so that the loop is free for the next commit.
+//! Then the step is published, and the states that want a changed answer are woken: into the fast lane where few states
+//! read it, else into the bulk lane.
+
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, never, select};
+
+use crate::source::{Answer, QueryError, QueryId, Route, SubscriptionId};
+use crate::store::ChangeFeed;
+
+use super::answers::{AnswerCell, QuerySlot, Step, differs, merge};
+use super::core::Core;
+use super::registry::Entry;
+
+/// With more affected queries than this, a step leaves their computation to the workers.
+const MOST_EAGER: usize = 64;
+/// An answer with more readers than this wakes them in the bulk lane.
+const FEW_READERS: usize = 64;
+
+/// What other threads tell the step loop.
+#[derive(Default)]
+pub(super) struct Inbox {
+    /// Queries with a new cell that isn't part of a step yet.
+    pub fresh: Vec<Arc<QuerySlot>>,
+    /// Queries to compute anew.
+    pub recheck: Vec<QueryId>,
+    /// Outside answers; a later one of a subscription replaces an earlier one.
+    pub feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
+    /// Queries that nobody wants any more.
+    pub idle: Vec<Arc<QuerySlot>>,
+    /// States to run at a monotonic time.
+    pub timers: Vec<(Duration, Arc<Entry>)>,
+}
+
+/// A state to be run at a time; ordered so that the earliest is on top of a heap.
+struct Timer(Duration, Arc<Entry>);
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Timer {}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.0, other.1.number).cmp(&(self.0, self.1.number))
+    }
+}
+
+/// The step loop.
+pub(super) struct Stepper {
+    core: Arc<Core>,
+    changes: ChangeFeed,
+    woken: Receiver<()>,
+    stop: Receiver<()>,
+    timers: BinaryHeap<Timer>,
+    /// Queries that nobody wants, with the time to let them go.
+    idle: Vec<(Duration, Arc<QuerySlot>)>,
+    swept: Duration,
+}
+
+impl Stepper {
+    pub fn new(
+        core: Arc<Core>,
+        changes: ChangeFeed,
+        woken: Receiver<()>,
+        stop: Receiver<()>,
+    ) -> Self {
+        Self {
+            core,
+            changes,
+            woken,
+            stop,
+            timers: BinaryHeap::new(),
+            idle: Vec::new(),
+            swept: Duration::ZERO,
+        }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(mut self) {
+        loop {
+            let alarm = match self.next_due() {
+                Some(due) => self
+                    .core
+                    .clock
+                    .alarm(due.saturating_sub(self.core.clock.monotonic())),
+                None => never::<Instant>(),
+            };
+            select! {
+                recv(self.stop) -> _ => return,
+                recv(self.changes.woken()) -> _ => {}
+                recv(self.woken) -> _ => {}
+                recv(alarm) -> _ => {}
+            }
+            self.step();
+        }
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        let timer = self.timers.peek().map(|t| t.0);
+        let idle = self.idle.iter().map(|(due, _)| *due).min();
+        timer.into_iter().chain(idle).min()
+    }
+
+    fn step(&mut self) {
+        let inbox = std::mem::take(&mut *self.core.inbox.lock());
+        let now = self.core.clock.monotonic();
+        self.timers.extend(
+            inbox
+                .timers
+                .into_iter()
+                .map(|(due, entry)| Timer(due, entry)),
+        );
+        self.idle.extend(
+            inbox
+                .idle
+                .into_iter()
+                .map(|slot| (now + self.core.config.linger, slot)),
+        );
+        self.answer(inbox.fresh, inbox.recheck, inbox.feed);
+        self.fire_timers(now);
+        self.let_go(now);
+    }
+
+    /// Makes a step, if there is anything to make it of.
+    fn answer(
+        &mut self,
+        fresh: Vec<Arc<QuerySlot>>,
+        recheck: Vec<QueryId>,
+        feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
+    ) {
+        let changes = self.changes.take();
+        if changes.is_none() && fresh.is_empty() && recheck.is_empty() && feed.is_empty() {
+            return;
+        }
+        let last = self.core.current_step();
+        let store = changes
+            .as_ref()
+            .map_or_else(|| last.store.clone(), |c| c.snapshot.clone());
+        let mut affected = match &changes {
+            Some(changes) if changes.everything => self.core.evaluator.restart(&store),
+            Some(changes) => self.core.evaluator.advance(&store, &changes.keys),
+            None => Vec::new(),
+        };
+        affected.extend(recheck);
+        affected.sort_unstable();
+        affected.dedup();
+
+        let mut answers = last.answers.clone();
+        for slot in fresh {
+            if let Some(cell) = slot.latest() {
+                answers.insert_mut(slot.id.0, cell);
+            }
+        }
+        let mut changed: Vec<Arc<QuerySlot>> = Vec::new();
+        for (subscription, result) in feed {
+            // A late answer of a dropped subscription is ignored (decision E7).
+            let Some(slot) = self.core.queries.by_subscription(subscription) else {
+                continue;
+            };
+            let before = answers.get(&slot.id.0).and_then(|cell| cell.latest_known());
+            let input = merge(result, before.as_ref());
+            if differs(before.as_ref(), &input) {
+                let cell = AnswerCell::given(input, &store);
+                slot.set_latest(Some(cell.clone()));
+                answers.insert_mut(slot.id.0, cell);
+                changed.push(slot);
+            }
+        }
+        let herd = affected.len() > MOST_EAGER;
+        for id in affected {
+            let Some(slot) = self.core.queries.get(id) else {
+                self.core.evaluator.forget(id);
+                continue;
+            };
+            if !matches!(slot.route, Route::View) {
+                continue;
+            }
+            if slot.readers() == 0 {
+                // Lingering: if somebody wants it again, it is computed then.
+                slot.set_latest(None);
+                answers.remove_mut(&id.0);
+                self.core.evaluator.forget(id);
+                continue;
+            }
+            let known = answers.get(&id.0).cloned().or_else(|| slot.latest());
+            let before = known.and_then(|cell| cell.latest_known());
+            let cell = AnswerCell::lazy(&store, before.clone());
+            if !herd {
+                // Nothing moves on while this thread computes, so the cell is confirmed at once.
+                let input = self.core.evaluator.force(&slot, &cell, |_| {});
+                if !differs(before.as_ref(), &input) {
+                    slot.set_latest(Some(cell.clone()));
+                    answers.insert_mut(id.0, cell);
+                    continue;
+                }
+            }
+            slot.set_latest(Some(cell.clone()));
+            answers.insert_mut(id.0, cell);
+            changed.push(slot);
+        }
+        let seq = last.seq + 1;
+        self.core.progress.open(seq, store.index());
+        self.core.publish_step(Step {
+            seq,
+            store,
+            answers,
+        });
+        self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
+        for slot in changed {
+            let readers = slot.interested();
+            let bulk = herd || readers.len() > FEW_READERS;
+            for entry in readers {
+                self.core.wake(&entry, Some(slot.id), bulk, Some(seq));
+            }
+        }
+        self.core.progress.seal(seq);
+    }
+
+    fn fire_timers(&mut self, now: Duration) {
+        while self.timers.peek().is_some_and(|t| t.0 <= now) {
+            if let Some(Timer(_, entry)) = self.timers.pop() {
+                self.core.wake(&entry, None, false, None);
+            }
+        }
+    }
+
+    /// Lets go of queries that nobody has wanted for the linger time, and of parts that nobody holds.
+    fn let_go(&mut self, now: Duration) {
+        let linger = self.core.config.linger;
+        let mut gone = Vec::new();
+        self.idle.retain(|(due, slot)| {
+            if *due > now {
+                return true;
+            }
+            if self.core.queries.retire(slot, now.saturating_sub(linger)) {
+                gone.push(slot.clone());
+            }
+            false
+        });
+        if !gone.is_empty() {
+            let last = self.core.current_step();
+            let mut answers = last.answers.clone();
+            for slot in &gone {
+                answers.remove_mut(&slot.id.0);
+                self.core.evaluator.forget(slot.id);
+                self.core.unsubscribe(slot);
+            }
+            let seq = last.seq + 1;
+            let store = last.store.clone();
+            self.core.publish_step(Step {
+                seq,
+                store,
+                answers,
+            });
+        }
+        if now >= self.swept + Duration::from_secs(30) {
+            self.swept = now;
+            self.core.shared.sweep();
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Workers: threads that take states from the run queue and run them against the newest step.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError, select};
+
+use crate::proxy::{Changed, Input, Inputs, ProxyState, RunOutcome};
+use crate::source::{Query, QueryError, QueryId, Route};
+
+use super::answers::{QuerySlot, Step};
+use super::core::Core;
+use super::progress::Gate;
+use super::registry::{Entry, RunState, SnapshotRef};
+
+/// Runs states until both lanes are closed. The fast lane goes first.
+pub(super) fn work(core: &Arc<Core>, fast: &Receiver<Arc<Entry>>, bulk: &Receiver<Arc<Entry>>) {
+    loop {
+        let (entry, from_bulk) = match fast.try_recv() {
+            Ok(entry) => (entry, false),
+            Err(TryRecvError::Disconnected) => match bulk.recv() {
+                Ok(entry) => (entry, true),
+                Err(_) => return,
+            },
+            Err(TryRecvError::Empty) => select! {
+                recv(fast) -> entry => match entry {
+                    Ok(entry) => (entry, false),
+                    Err(_) => continue,
+                },
+                recv(bulk) -> entry => match entry {
+                    Ok(entry) => (entry, true),
+                    Err(_) => match fast.recv() {
+                        Ok(entry) => (entry, false),
+                        Err(_) => return,
+                    },
+                },
+            },
+        };
+        run(core, &entry, from_bulk);
+    }
+}
+
+/// Takes a state's token and runs it, if a run is still wanted and nobody else is at it.
+fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
+    {
+        let mut schedule = entry.schedule.lock();
+        if from_bulk {
+            schedule.in_bulk = false;
+        } else {
+            schedule.in_fast = false;
+        }
+        if schedule.running || !schedule.wanted {
+            return;
+        }
+        schedule.running = true;
+    }
+    let mut state = entry.run.lock();
+    run_once(core, entry, &mut state);
+    drop(state);
+    let mut schedule = entry.schedule.lock();
+    schedule.running = false;
+    if schedule.wanted {
+        core.put(entry, &mut schedule, from_bulk);
+    }
+}
+
+fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
+    let now = core.clock.monotonic();
+    let (mut dirty, all, gate, registry_gate) = {
+        let mut schedule = entry.schedule.lock();
+        schedule.wanted = false;
+        if now < run.blocked_until && !entry.is_retired() {
+            // After a fault: what changed is kept for the run that the timer brings, and nobody waits for it.
+            schedule.gate = None;
+            schedule.registry_gate = None;
+            return;
+        }
+        let dirty = std::mem::take(&mut schedule.dirty);
+        (
+            dirty,
+            std::mem::take(&mut schedule.all),
+            schedule.gate.take(),
+            schedule.registry_gate.take(),
+        )
+    };
+    if entry.is_retired() || entry.has_ended() {
+        release_all(core, entry, run);
+        return;
+    }
+    dirty.sort_unstable();
+    dirty.dedup();
+    let step = core.current_step();
+    let registration = entry.meta.lock().registration.clone();
+    core.counters.runs.fetch_add(1, Ordering::Relaxed);
+    let mut inputs = StepInputs {
+        core,
+        entry,
+        step: &step,
+        held: &mut run.held,
+        added: Vec::new(),
+    };
+    let state = &mut run.state;
+    state.set_registration(registration);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let changed = if all {
+            Changed::All
+        } else {
+            Changed::Queries(&dirty)
+        };
+        state.run(
+            &core.config.proxies,
+            &core.shared,
+            &mut inputs,
+            changed,
+            step.store.index(),
+            now,
+        )
+    }));
+    let added = std::mem::take(&mut inputs.added);
+    match outcome {
+        Ok(outcome) => finish(core, entry, run, outcome, now),
+        Err(panic) => fault(core, entry, run, super::panic_text(panic.as_ref()), now),
+    }
+    // Whoever waits for the step goes on only now, with the snapshot published.
+    catch_up(core, entry, &step, added, gate);
+    drop(registry_gate);
+}
+
+/// Publishes what the run came to and lets go of queries that are no longer wanted.
+fn finish(
+    core: &Arc<Core>,
+    entry: &Arc<Entry>,
+    run: &mut RunState,
+    outcome: RunOutcome,
+    now: Duration,
+) {
+    core.counters
+        .parts
+        .fetch_add(outcome.built, Ordering::Relaxed);
+    if let Some(error) = outcome.terminal {
+        end(entry, error);
+        release_all(core, entry, run);
+        return;
+    }
+    {
+        let mut meta = entry.meta.lock();
+        meta.fault = None;
+        meta.faults = 0;
+    }
+    if let Some(snapshot) = outcome.snapshot {
+        if run.unpublished.replace(snapshot).is_none() {
+            let earliest = run.publish_at.max(now);
+            run.publish_at = core.limiter.lock().reserve(earliest);
+        }
+    }
+    publish_due(core, entry, run, now);
+    if let Some(due) = outcome.deadline {
+        arm(core, entry, run, due);
+    }
+    let wants = run.state.wants();
+    let mut dropped = Vec::new();
+    run.held.retain(|slot| {
+        let keep = wants.binary_search(&slot.id).is_ok();
+        if !keep {
+            dropped.push(slot.clone());
+        }
+        keep
+    });
+    core.release(entry.number, dropped);
+}
+
+fn publish_due(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, now: Duration) {
+    let Some(snapshot) = run.unpublished.take() else {
+        return;
+    };
+    if run.publish_at > now {
+        run.unpublished = Some(snapshot);
+        arm(core, entry, run, run.publish_at);
+        return;
+    }
+    run.publish_at = now + core.config.min_publish_interval;
+    publish(core, entry, snapshot);
+}
+
+/// Has the state run at a time, unless that is arranged already.
+fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration) {
+    if run.armed != Some(due) {
+        run.armed = Some(due);
+        core.tell(|inbox| inbox.timers.push((due, entry.clone())));
+    }
+}
+
+/// Hands a snapshot to the watchers, unless the generation is over: checked under the cell's lock, so that nothing of a
+/// deregistered generation is delivered (decision E6).
+fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
+    let index = snapshot.store_index;
+    if entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
+        entry.meta.lock().store_index = Some(index);
+        core.counters.published.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends a generation whose token is no longer valid: its watchers see the end (decision E5).
+fn end(entry: &Arc<Entry>, error: QueryError) {
+    tracing::warn!(proxy = %entry.id, %error, "the proxy's token is no longer valid; its watches end");
+    entry.meta.lock().ended = Some(error);
+    entry.cell.end();
+}
+
+pub(super) fn release_all(core: &Core, entry: &Entry, run: &mut RunState) {
+    core.release(entry.number, std::mem::take(&mut run.held));
+}
+
+/// After a panic in a part: the last snapshot and the watchers stay; the state begins anew when an input changes, or after a
+/// while that doubles with each fault in a row (decision E5).
+fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, now: Duration) {
+    core.counters.panics.fetch_add(1, Ordering::Relaxed);
+    tracing::error!(proxy = %entry.id, panic = text, "a part of the proxy's state panicked; its last snapshot stays");
+    let (faults, registration) = {
+        let mut meta = entry.meta.lock();
+        meta.fault = Some(text.to_owned());
+        meta.faults = meta.faults.saturating_add(1);
+        (meta.faults, meta.registration.clone())
+    };
+    if let Ok(state) = ProxyState::new(entry.id.clone(), entry.kind, registration) {
+        run.state = state;
+    }
+    let wait = Duration::from_millis(100) * 2_u32.saturating_pow(faults.min(10) - 1);
+    run.blocked_until = now + wait.min(Duration::from_secs(60));
+    entry.schedule.lock().all = true;
+    core.tell(|inbox| inbox.timers.push((run.blocked_until, entry.clone())));
+}
+
+/// A query that was wanted for the first time in this run may have changed in a step that didn't know of the state yet.
+fn catch_up(
+    core: &Arc<Core>,
+    entry: &Arc<Entry>,
+    step: &Step,
+    added: Vec<QueryId>,
+    gate: Option<Gate>,
+) {
+    if added.is_empty() || core.current_step().seq == step.seq {
+        return;
+    }
+    let mut schedule = entry.schedule.lock();
+    schedule.dirty.extend(added);
+    schedule.wanted = true;
+    if schedule.gate.is_none() {
+        schedule.gate = gate;
+    }
+}
+
+/// The answers at one step, for one state.
+struct StepInputs<'a> {
+    core: &'a Arc<Core>,
+    entry: &'a Arc<Entry>,
+    step: &'a Step,
+    held: &'a mut Vec<Arc<QuerySlot>>,
+    added: Vec<QueryId>,
+}
+
+impl Inputs for StepInputs<'_> {
+    fn get(&mut self, query: &Query) -> (QueryId, Input) {
+        let slot = self.hold(query);
+        let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
+        if let Some(cell) = self.step.answers.get(&slot.id.0) {
+            return (
+                slot.id,
+                self.core
+                    .evaluator
+                    .force_at(&slot, cell, self.step, recheck),
+            );
+        }
+        match &slot.route {
+            Route::View => (slot.id, self.first(&slot)),
+            Route::Feed(_) => {
+                self.core.subscribe(&slot);
+                (slot.id, Input::Pending)
+            }
+        }
+    }
+}
+
+impl StepInputs<'_> {
+    /// The query's slot, with this state among those to be woken.
+    fn hold(&mut self, query: &Query) -> Arc<QuerySlot> {
+        loop {
+            let slot = self.core.queries.intern(
+                &self.entry.scope,
+                query,
+                self.core.evaluator.sources.as_ref(),
+            );
+            match self.held.binary_search_by_key(&slot.id, |held| held.id) {
+                Ok(_) => return slot,
+                Err(at) => {
+                    if slot.add_interest(self.entry) {
+                        self.held.insert(at, slot.clone());
+                        self.added.push(slot.id);
+                        return slot;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer of a query that the step doesn't know: computed here, once for all states that want it now, and told to
+    /// the step loop.
+    fn first(&self, slot: &Arc<QuerySlot>) -> Input {
+        let evaluator = &self.core.evaluator;
+        let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
+        let cell = slot.cell_for(self.step, || {
+            self.core.tell(|inbox| inbox.fresh.push(slot.clone()))
+        });
+        evaluator.force_at(slot, &cell, self.step, recheck)
+    }
+}

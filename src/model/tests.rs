@@ -1,0 +1,5 @@
+//! Registrations, their expansion, and the JSON form of all records.
+
+mod records;
+mod registrations;
+mod round_trip;

@@ -1,0 +1,38 @@
+//! The xDS server: what Envoys connect to.
+//!
+//! Generic over where resources come from: a [`ResourceProvider`] says who may connect and gives each stream a
+//! [`ResourceWatch`], the newest [`ResourceSet`](crate::xds::ResourceSet) of its proxy. From there:
+//!
+//! ```text
+//!  requests --> stream task --> DeltaStream (no I/O: what is asked for, held, on its way, refused)
+//!  updates  -->     |    <------ next response, when there is room for one
+//!                   v
+//!               transport (bytes are copied once, here)
+//! ```
+//!
+//! The rules are those of xds.md Part 1 with decisions X1 to X7; `delta` explains the order in which things are sent,
+//! `delivery` what is remembered for each type, `refusal` what happens to resources that the client refuses.
+
+mod delivery;
+mod delta;
+mod limits;
+mod metrics;
+mod node;
+mod plan;
+mod provider;
+mod refusal;
+mod service;
+mod status;
+mod stream_task;
+mod subscription;
+mod wire;
+
+pub use delta::{DeltaResponse, DeltaStream, RequestError, RequestKind};
+pub use limits::{AdsConfig, AdsLimits};
+pub use metrics::{AdsMetrics, Counter, PerType};
+pub use node::{Caller, ClientNode, EnvoyVersion, NodeError};
+pub use provider::{
+    AuthError, EndReason, OpenError, ResourceProvider, ResourceWatch, StreamUpdate,
+};
+pub use service::{AdsServer, AdsService, ServeError, serve, serve_with, server_builder};
+pub use status::{Quarantined, StreamPhase, StreamStatus, TypeStatus};

@@ -1,0 +1,285 @@
+//! The gRPC service `envoy.service.discovery.v3.AggregatedDiscoveryService` (xds.md 1.1), and a way to serve it.
+//!
+//! The routing is written by hand rather than generated, because responses have a codec of their own
+//! (the module `wire` says why).
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use smol_str::SmolStr;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::{Body as HttpBody, StdError, http};
+use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::debug;
+
+use super::delta::DeltaResponse;
+use super::limits::AdsConfig;
+use super::metrics::AdsMetrics;
+use super::node::Caller;
+use super::provider::ResourceProvider;
+use super::status::{StreamRegistry, StreamStatus};
+use super::stream_task::StreamTask;
+use super::wire::DeltaCodec;
+
+const NAME: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+const DELTA: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+const STATE_OF_THE_WORLD: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// The metadata key of the token.
+const TOKEN: &str = "x-consul-token";
+
+/// Responses that may wait for the transport of one stream.
+const RESPONSE_ROOM: usize = 1;
+
+type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// The xDS service. A clone is another handle to the same service.
+#[derive(Debug, Clone)]
+pub struct AdsService {
+    shared: Arc<Shared>,
+}
+
+/// What all streams share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) provider: Arc<dyn ResourceProvider>,
+    pub(super) config: AdsConfig,
+    pub(super) metrics: AdsMetrics,
+    pub(super) streams: Arc<StreamRegistry>,
+    pub(super) stopping: watch::Sender<bool>,
+}
+
+impl AdsService {
+    /// A service that gets its resources from `provider`.
+    #[must_use]
+    pub fn new(provider: Arc<dyn ResourceProvider>, config: AdsConfig) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                provider,
+                config,
+                metrics: AdsMetrics::default(),
+                streams: Arc::default(),
+                stopping: watch::Sender::new(false),
+            }),
+        }
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn metrics(&self) -> &AdsMetrics {
+        &self.shared.metrics
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &AdsConfig {
+        &self.shared.config
+    }
+
+    /// All open streams, in the order in which they were opened.
+    #[must_use]
+    pub fn streams(&self) -> Vec<StreamStatus> {
+        self.shared.streams.list()
+    }
+
+    /// How many streams are open.
+    #[must_use]
+    pub fn open_streams(&self) -> usize {
+        self.shared.streams.len()
+    }
+
+    /// Ends all streams with Unavailable, and any that is opened from now on.
+    pub fn stop(&self) {
+        self.shared.stopping.send_replace(true);
+    }
+
+    /// Starts a delta stream.
+    fn delta(
+        &self,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<ReceiverStream<Result<DeltaResponse, Status>>>, Status> {
+        let caller = caller_of(&request)?;
+        self.shared.provider.resolve_token(&caller)?;
+        let (responses, stream) = mpsc::channel(RESPONSE_ROOM);
+        let shared = self.shared.clone();
+        shared.metrics.streams_opened.add_one();
+        let task = StreamTask::new(shared.clone(), caller);
+        let run = tokio::spawn(task.run(request.into_inner(), responses.clone()));
+        tokio::spawn(async move {
+            // The watch is released by now, whatever the client does with the status.
+            let end = match run.await {
+                Ok(end) => end,
+                Err(error) => Err(Status::internal(format!(
+                    "the stream's task failed: {error}"
+                ))),
+            };
+            shared.metrics.streams_closed.add_one();
+            if let Err(status) = end {
+                debug!(code = ?status.code(), message = status.message(), "xDS stream ended");
+                shared.metrics.streams_failed.add_one();
+                // Fails if the client is gone: then there is nobody to tell.
+                let _ = responses.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let token = match request.metadata().get(TOKEN) {
+        None => SmolStr::default(),
+        Some(value) => value.to_str().map(SmolStr::new).map_err(|_| {
+            Status::invalid_argument(format!("metadata {TOKEN} isn't printable ASCII"))
+        })?,
+    };
+    Ok(Caller {
+        token,
+        peer: request.remote_addr(),
+    })
+}
+
+impl StreamingService<DeltaDiscoveryRequest> for AdsService {
+    type Response = DeltaResponse;
+    type ResponseStream = ReceiverStream<Result<DeltaResponse, Status>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<DeltaDiscoveryRequest>>) -> Self::Future {
+        let answer = self.delta(request);
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// [`AdsService`] as something a tonic server or an axum router can route to.
+#[derive(Debug, Clone)]
+pub struct AdsServer {
+    service: AdsService,
+}
+
+impl AdsServer {
+    /// Makes a service routable.
+    #[must_use]
+    pub fn new(service: AdsService) -> Self {
+        Self { service }
+    }
+}
+
+impl NamedService for AdsServer {
+    const NAME: &'static str = NAME;
+}
+
+impl<B> tonic::codegen::Service<http::Request<B>> for AdsServer
+where
+    B: HttpBody + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let service = self.service.clone();
+        match request.uri().path() {
+            DELTA => {
+                let limit = service.config().limits.max_request_len;
+                let mut grpc = Grpc::new(DeltaCodec).max_decoding_message_size(limit);
+                Box::pin(async move { Ok(grpc.streaming(service, request).await) })
+            }
+            STATE_OF_THE_WORLD => refuse("state of the world is not served: use DELTA_GRPC"),
+            path => refuse(&format!("no such method: {path}")),
+        }
+    }
+}
+
+fn refuse(message: &str) -> BoxFuture<http::Response<Body>, Infallible> {
+    let response = Status::unimplemented(message).into_http();
+    Box::pin(std::future::ready(Ok(response)))
+}
+
+/// Why serving ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The listening socket couldn't be used.
+    #[error("xDS listener: {0}")]
+    Listener(#[from] std::io::Error),
+    /// The transport failed.
+    #[error("xDS server: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// A transport server with the keep-alive and stream limits of `config`, to which TLS can still be added.
+#[must_use]
+pub fn server_builder(config: &AdsConfig) -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(config.keepalive_interval))
+        .http2_keepalive_timeout(Some(config.keepalive_timeout))
+        .max_concurrent_streams(config.max_streams_per_connection)
+}
+
+/// Serves on `listener` until `shutdown` is done; then ends all streams, and waits for the connections to close, at most
+/// [`AdsConfig::stop_grace`].
+///
+/// # Errors
+/// If the listener or the transport fails.
+pub async fn serve(
+    listener: TcpListener,
+    service: AdsService,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    serve_with(
+        server_builder(service.config()),
+        listener,
+        service,
+        shutdown,
+    )
+    .await
+}
+
+/// [`serve`] with a transport server that the caller has set up.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_with(
+    mut server: Server,
+    listener: TcpListener,
+    service: AdsService,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let mut stopped = service.shared.stopping.subscribe();
+    let signal = {
+        let service = service.clone();
+        async move {
+            shutdown.await;
+            service.stop();
+        }
+    };
+    let grace = service.config().stop_grace;
+    let overdue = async move {
+        // The sender lives in the service that the server holds.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+        tokio::time::sleep(grace).await;
+    };
+    let serving = server
+        .add_service(AdsServer::new(service))
+        .serve_with_incoming_shutdown(incoming, signal);
+    tokio::select! {
+        served = serving => Ok(served?),
+        () = overdue => Ok(()),
+    }
+}

@@ -1,0 +1,258 @@
+//! The task of one stream: waits for whatever comes next, and lets [`DeltaStream`] decide.
+//!
+//! A response is made only when there is room for it in the channel to the transport. A client that doesn't read thus
+//! costs one response in that channel, one in the transport, and its subscriptions; updates meanwhile fold.
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tonic::{Code, Status, Streaming};
+use tracing::{debug, warn};
+
+use super::delta::{DeltaResponse, DeltaStream, RequestKind};
+use super::node::{Caller, ClientNode};
+use super::provider::{EndReason, ResourceWatch, StreamUpdate};
+use super::service::Shared;
+use super::status::{StreamEntry, StreamState};
+use crate::xds::ResourceSet;
+
+/// Where responses go.
+pub(super) type Responses = mpsc::Sender<Result<DeltaResponse, Status>>;
+
+/// One stream.
+#[derive(Debug)]
+pub(super) struct StreamTask {
+    shared: Arc<Shared>,
+    caller: Caller,
+    entry: StreamEntry,
+    session: Option<Session>,
+    /// Whether something happened since the last send pass found nothing to send.
+    unsent: bool,
+    next_auth: Instant,
+}
+
+/// The stream's watch of its proxy.
+#[derive(Debug)]
+struct Session {
+    watch: Box<dyn ResourceWatch>,
+    updates: watch::Receiver<StreamUpdate>,
+    resources: Option<ResourceSet>,
+}
+
+impl StreamTask {
+    pub(super) fn new(shared: Arc<Shared>, caller: Caller) -> Self {
+        let entry = shared.streams.enter(StreamState {
+            peer: caller.peer,
+            node: None,
+            delta: DeltaStream::new(shared.config.limits.clone()),
+        });
+        Self {
+            next_auth: Instant::now() + shared.config.auth_check_interval,
+            shared,
+            caller,
+            entry,
+            session: None,
+            unsent: false,
+        }
+    }
+
+    /// Runs the stream to its end. `Ok`: the client went away.
+    pub(super) async fn run(
+        mut self,
+        mut requests: Streaming<DeltaDiscoveryRequest>,
+        responses: Responses,
+    ) -> Result<(), Status> {
+        let mut stopping = self.shared.stopping.subscribe();
+        loop {
+            // Newer resources come before sending, so that what is sent is the newest; sending comes before reading, so
+            // that a client that floods the stream with requests doesn't starve itself.
+            tokio::select! {
+                biased;
+                () = responses.closed() => return Ok(()),
+                () = until_stopping(&mut stopping) => {
+                    return Err(Status::unavailable("this server is stopping: connect again"));
+                }
+                update = next_update(&mut self.session) => self.take_update(update)?,
+                () = sleep_until(self.next_auth), if self.running() => self.authorize()?,
+                room = responses.reserve(), if self.unsent => {
+                    let Ok(room) = room else { return Ok(()) };
+                    if let Some(response) = self.next_response() {
+                        room.send(Ok(response));
+                    }
+                }
+                request = requests.message() => match request {
+                    Ok(Some(request)) => self.take_request(request).await?,
+                    Ok(None) => return Ok(()),
+                    Err(status) => return broken_off(status),
+                },
+            }
+        }
+    }
+
+    fn running(&self) -> bool {
+        self.session
+            .as_ref()
+            .is_some_and(|session| session.resources.is_some())
+    }
+
+    fn next_response(&mut self) -> Option<DeltaResponse> {
+        let response = self.entry.state().lock().delta.next_response();
+        let Some(response) = response else {
+            self.unsent = false;
+            return None;
+        };
+        let metrics = &self.shared.metrics;
+        metrics.responses.of(response.kind).add_one();
+        metrics
+            .resources
+            .of(response.kind)
+            .add(response.resources.len());
+        metrics
+            .removals
+            .of(response.kind)
+            .add(response.removed.len());
+        debug!(
+            stream = self.entry.id(),
+            kind = %response.kind,
+            nonce = %response.nonce,
+            resources = response.resources.len(),
+            removed = response.removed.len(),
+            "xDS response"
+        );
+        Some(response)
+    }
+
+    fn take_update(&mut self, update: StreamUpdate) -> Result<(), Status> {
+        let resources = match update {
+            StreamUpdate::Waiting => return Ok(()),
+            StreamUpdate::Ended(reason) => {
+                if reason == EndReason::SessionTerminated {
+                    self.shared.metrics.streams_drained.add_one();
+                }
+                return Err(reason.into());
+            }
+            StreamUpdate::Resources(resources) => resources,
+        };
+        if let Some(session) = &mut self.session {
+            session.resources = Some(resources.clone());
+        }
+        self.authorize()?;
+        self.shared.metrics.updates.add_one();
+        self.entry.state().lock().delta.on_resources(resources);
+        self.unsent = true;
+        Ok(())
+    }
+
+    async fn take_request(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
+        if self.session.is_none() {
+            self.open(&request).await?;
+        }
+        let kind = self.entry.state().lock().delta.on_request(&request)?;
+        self.note(&kind, &request.type_url);
+        self.authorize()?;
+        self.unsent = true;
+        Ok(())
+    }
+
+    /// Starts the watch, at the first request.
+    async fn open(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), Status> {
+        let node = ClientNode::read(request.node.as_ref())?;
+        node.check_version(&self.shared.config)?;
+        self.entry.state().lock().node = Some(node.clone());
+        let (provider, caller) = (self.shared.provider.clone(), self.caller.clone());
+        let opened = tokio::task::spawn_blocking(move || provider.open(&node, &caller)).await;
+        let watch = opened.map_err(|error| {
+            Status::internal(format!("failed to watch proxy service: {error}"))
+        })??;
+        let mut updates = watch.updates();
+        updates.mark_changed();
+        self.session = Some(Session {
+            watch,
+            updates,
+            resources: None,
+        });
+        Ok(())
+    }
+
+    /// Looks at the caller's rights, once there are resources (xds.md 1.4).
+    fn authorize(&mut self) -> Result<(), Status> {
+        let Some(session) = &self.session else {
+            return Ok(());
+        };
+        let Some(resources) = &session.resources else {
+            return Ok(());
+        };
+        self.next_auth = Instant::now() + self.shared.config.auth_check_interval;
+        Ok(session.watch.authorize(resources)?)
+    }
+
+    fn note(&self, kind: &RequestKind, type_url: &str) {
+        let metrics = &self.shared.metrics;
+        let stream = self.entry.id();
+        let of = match kind {
+            RequestKind::UnknownType => {
+                metrics.requests_unknown_type.add_one();
+                warn!(stream, type_url, "xDS request of a type that isn't served");
+                return;
+            }
+            RequestKind::Subscription(of) => of,
+            RequestKind::Ack(of) => {
+                metrics.acks.of(*of).add_one();
+                of
+            }
+            RequestKind::Stale(of) => {
+                metrics.stale_nonces.of(*of).add_one();
+                debug!(stream, kind = %of, "xDS request with a nonce that is not on its way");
+                of
+            }
+            RequestKind::Nack {
+                kind: of,
+                names,
+                reason,
+            } => {
+                metrics.nacks.of(*of).add_one();
+                let proxy = self.proxy();
+                let count = names.len();
+                let first = names.first().map_or("", |name| name.as_str());
+                warn!(stream, %proxy, kind = %of, count, first, %reason, "client refused xDS resources");
+                of
+            }
+        };
+        metrics.requests.of(*of).add_one();
+    }
+
+    fn proxy(&self) -> smol_str::SmolStr {
+        let state = self.entry.state().lock();
+        let node = state.node.as_ref();
+        node.map(|node| node.id.clone()).unwrap_or_default()
+    }
+}
+
+/// A request that can't be read ends the stream with an error; a client that goes away doesn't (xds.md 1.9).
+fn broken_off(status: Status) -> Result<(), Status> {
+    match status.code() {
+        Code::InvalidArgument | Code::OutOfRange | Code::Internal | Code::Unimplemented => {
+            Err(status)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the service stops.
+async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
+    // An error would mean that the service is gone, and this stream holds on to it.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Waits for the next update; for ever while there is no watch.
+async fn next_update(session: &mut Option<Session>) -> StreamUpdate {
+    let Some(session) = session else {
+        return std::future::pending().await;
+    };
+    match session.updates.changed().await {
+        Ok(()) => session.updates.borrow_and_update().clone(),
+        Err(_) => StreamUpdate::Ended(EndReason::Terminated),
+    }
+}

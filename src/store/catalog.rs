@@ -1,0 +1,370 @@
+//! The store itself: commits transactions, publishes snapshots, and tells who is concerned.
+//!
+//! A commit drafts the next tables beside the current ones, lets the check and the back end judge, publishes the new
+//! snapshot by swapping a pointer, hands the changed keys to all feeds and collects the waits they end; then it lets go of
+//! the writer's lock and wakes. Readers never wait for a writer longer than that swap.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+use parking_lot::{Mutex, RwLock};
+use triomphe::Arc;
+
+use crate::clock::Clock;
+use crate::model::HealthCheck;
+use crate::store::backend::{Backend, Image};
+use crate::store::draft::{Draft, take_peer};
+use crate::store::feed::{ChangeFeed, Feeds};
+use crate::store::key::{InstanceKey, Key, PeeredName};
+use crate::store::snapshot::{Reader, Reads, StoreSnapshot};
+use crate::store::tables::Tables;
+use crate::store::transaction::{
+    Applied, Op, Refusal, Register, StoreError, Transaction, WriteCheck,
+};
+use crate::store::wait::{BlockingQuery, Found, WaitHandle, Waits, Waker, wake_all};
+
+/// The catalog and the configuration. Share it by reference or in an `Arc`; all methods may be called from any thread.
+pub struct Store {
+    current: RwLock<StoreSnapshot>,
+    writer: Mutex<Writer>,
+    feeds: Arc<Feeds>,
+    waits: Arc<Waits>,
+    next_id: AtomicU64,
+}
+
+struct Writer {
+    backend: Box<dyn Backend>,
+    check: std::sync::Arc<dyn WriteCheck>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("index", &self.snapshot().index())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// A store with what the back end has kept, whose writes are judged by `check`.
+    ///
+    /// # Errors
+    /// If the back end can't be read.
+    pub fn new(
+        mut backend: Box<dyn Backend>,
+        check: std::sync::Arc<dyn WriteCheck>,
+    ) -> Result<Self, StoreError> {
+        let mut tables = Tables::default();
+        if let Some(image) = backend.load()? {
+            tables = load(&image, image.index);
+        }
+        Ok(Self {
+            current: RwLock::new(StoreSnapshot {
+                tables: Arc::new(tables),
+            }),
+            writer: Mutex::new(Writer { backend, check }),
+            feeds: Arc::default(),
+            waits: Arc::default(),
+            next_id: AtomicU64::new(1),
+        })
+    }
+
+    /// The current state. Costs one reference count.
+    #[must_use]
+    pub fn snapshot(&self) -> StoreSnapshot {
+        self.current.read().clone()
+    }
+
+    /// Applies a transaction: all of it takes effect at the next store index, or nothing does. If it writes only what is
+    /// stored already, the index stays and nobody is woken.
+    ///
+    /// # Errors
+    /// If a write contradicts what is stored, the check refuses the outcome, or the back end can't keep it.
+    pub fn apply(&self, transaction: Transaction) -> Result<Applied, StoreError> {
+        let mut writer = self.writer.lock();
+        let before = self.snapshot();
+        let mut draft = Draft::new(&before.tables);
+        let stale = run(&mut draft, transaction)?;
+        if !stale.is_empty() || draft.is_unchanged() {
+            return Ok(Applied {
+                index: before.index(),
+                changed: false,
+                stale,
+            });
+        }
+        let keys = draft.changed_keys();
+        for key in &keys {
+            draft.tables.stamp(key);
+        }
+        let record = draft.record();
+        let entries = draft.config_entries();
+        let after = StoreSnapshot {
+            tables: Arc::new(draft.tables),
+        };
+        if !entries.is_empty() {
+            writer
+                .check
+                .check(&before, &after, &entries)
+                .map_err(StoreError::Inconsistent)?;
+        }
+        writer.backend.persist(&record)?;
+        let index = after.index();
+        let wakers = self.publish(after, Some(&keys));
+        drop(writer);
+        drop(before);
+        self.feeds.wake();
+        wake_all(wakers);
+        Ok(Applied {
+            index,
+            changed: true,
+            stale,
+        })
+    }
+
+    /// All rows of the current state.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        self.snapshot().tables.image()
+    }
+
+    /// Replaces everything by an image. The store index goes on from the higher of the two; rows keep their indexes. All
+    /// waits end, and all feeds report that everything changed.
+    ///
+    /// # Errors
+    /// If the back end can't keep it; the store is then as before.
+    pub fn restore(&self, image: &Image) -> Result<u64, StoreError> {
+        let mut writer = self.writer.lock();
+        let before = self.snapshot();
+        let index = before.index().max(image.index) + 1;
+        let tables = load(image, index);
+        writer.backend.replace(&Image {
+            index,
+            rows: image.rows.clone(),
+        })?;
+        let after = StoreSnapshot {
+            tables: Arc::new(tables),
+        };
+        let wakers = self.publish(after, None);
+        drop(writer);
+        // Only now: freeing all tables takes a while.
+        drop(before);
+        self.feeds.wake();
+        wake_all(wakers);
+        Ok(index)
+    }
+
+    /// A feed of all commits from now on. To miss nothing, make the feed before taking the first snapshot.
+    #[must_use]
+    pub fn changes(&self) -> ChangeFeed {
+        Feeds::open(&self.feeds, self.new_id())
+    }
+
+    /// Calls `waker` once as soon as one of the keys has changed since the store index `after` (that of the snapshot
+    /// they were read from): at once, on this thread, if that is so already. Dropping the handle cancels.
+    #[must_use]
+    pub fn wait_until_changed(&self, reads: Reads, after: u64, waker: Waker) -> WaitHandle {
+        let id = self.new_id();
+        let handle = Waits::add(&self.waits, id, reads.clone(), waker);
+        // Only now, so that a commit in between isn't missed: it has seen either the wait or the older snapshot.
+        let now = self.snapshot();
+        if reads.keys().iter().any(|key| now.key_index(key) > after)
+            && let Some(waker) = self.waits.cancel(id)
+        {
+            wake_all(vec![waker]);
+        }
+        handle
+    }
+
+    /// How many waits are pending.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Runs a query until it has something newer than `min_index`, or `wait` has passed by the clock; blocks the calling
+    /// thread in between (store.md 2.4). The answer comes with the query's index, which is to be asked with the next time.
+    ///
+    /// # Errors
+    /// The query's own, at once.
+    pub fn blocking_query<T, E>(
+        &self,
+        clock: &dyn Clock,
+        min_index: u64,
+        wait: Duration,
+        mut query: impl FnMut(&Reader<'_>) -> Result<(T, Found), E>,
+    ) -> Result<(u64, T), E> {
+        let mut alarm = None;
+        let mut state = BlockingQuery::new(min_index);
+        loop {
+            let snapshot = self.snapshot();
+            let reader = Reader::new(&snapshot);
+            let (answer, found) = query(&reader)?;
+            let reads = reader.finish();
+            let index = snapshot.index_of(&reads);
+            if state.answers(index, snapshot.restored_at(), found) {
+                return Ok((index, answer));
+            }
+            let alarm = alarm.get_or_insert_with(|| clock.alarm(wait));
+            let (wake, woken) = bounded(1);
+            let waker = Box::new(move || {
+                // The receiver lives as long as the handle; if it is gone, nobody waits.
+                let _ = wake.try_send(());
+            });
+            let handle = self.wait_until_changed(reads, snapshot.index(), waker);
+            let timed_out = crossbeam_channel::select! {
+                recv(woken) -> _ => false,
+                recv(alarm) -> _ => true,
+            };
+            drop(handle);
+            if timed_out {
+                return Ok((index, answer));
+            }
+        }
+    }
+
+    /// Makes a state the current one and tells the feeds; returns the wakers to call. The writer's lock must be held.
+    fn publish(&self, after: StoreSnapshot, keys: Option<&[Key]>) -> Vec<Waker> {
+        let replaced = std::mem::replace(&mut *self.current.write(), after.clone());
+        self.feeds.push(&after, keys);
+        let wakers = self.waits.take(keys);
+        drop(replaced);
+        wakers
+    }
+
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// The tables of an image, at an index that no key's index is below.
+fn load(image: &Image, index: u64) -> Tables {
+    let mut draft = Draft::new(&Tables::default());
+    draft.tables.index = index;
+    for row in &image.rows {
+        draft.load(row);
+    }
+    draft.tables.floor = index;
+    draft.tables
+}
+
+/// Applies all writes to a draft; the positions of those whose expected row index didn't match. Stops at the first write
+/// that is refused, with all its problems.
+fn run(draft: &mut Draft, transaction: Transaction) -> Result<Vec<usize>, StoreError> {
+    let mut stale = Vec::new();
+    for (position, op) in transaction.ops.into_iter().enumerate() {
+        let mut problems = Problems {
+            position,
+            found: Vec::new(),
+        };
+        if !run_op(draft, op, &mut problems) {
+            stale.push(position);
+        }
+        if !problems.found.is_empty() {
+            return Err(StoreError::Refused(problems.found));
+        }
+    }
+    Ok(stale)
+}
+
+struct Problems {
+    position: usize,
+    found: Vec<Refusal>,
+}
+
+impl Problems {
+    fn note<T>(&mut self, place: &str, result: Result<T, String>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.found.push(Refusal {
+                    place: format!("Ops[{}].{place}", self.position),
+                    problem,
+                });
+                None
+            }
+        }
+    }
+}
+
+/// Applies a write; whether the expected row index, if any, matched.
+fn run_op(draft: &mut Draft, op: Op, problems: &mut Problems) -> bool {
+    match op {
+        Op::Register(register) => run_register(draft, *register, problems),
+        Op::DeregisterNode { node } => draft.remove_node(&node),
+        Op::DeregisterService { node, id } => draft.remove_instance(&InstanceKey { node, id }),
+        Op::DeregisterCheck { node, check_id } => draft.remove_check(&node, &check_id),
+        Op::SetCheck(check) => {
+            let result = draft.put_check(*check);
+            problems.note("Check", result);
+        }
+        Op::SetConfig { entry, cas } => {
+            let result = draft.put_config(*entry, cas);
+            return problems.note("Config", result).unwrap_or(true);
+        }
+        Op::DeleteConfig { key, cas } => return draft.remove_config(&key, cas),
+        Op::SetCaRoots { roots, cas } => {
+            let result = draft.put_ca_roots(*roots, cas);
+            return problems.note("CaRoots", result).unwrap_or(true);
+        }
+        Op::SetCaConfig { config, cas } => return draft.put_ca_config(*config, cas),
+        Op::SetState { name, state } => draft.put_state(name, state),
+    }
+    true
+}
+
+fn run_register(draft: &mut Draft, register: Register, problems: &mut Problems) {
+    let Register {
+        node,
+        service,
+        check,
+        checks,
+        skip_node_update,
+    } = register;
+    let name = node.node.clone();
+    let key = PeeredName::new(&node.peer_name, &node.node);
+    if !(skip_node_update && draft.tables.nodes.contains_key(&key)) {
+        let result = if skip_node_update && node.address.is_empty() {
+            Err(format!(
+                "there is no node {name:?} to leave as it is; give its Address, or register it first"
+            ))
+        } else {
+            draft.put_node(node)
+        };
+        if problems.note("Register.Node", result).is_none() {
+            return;
+        }
+    }
+    if let Some(service) = service {
+        let result = draft.put_instance(&key, service);
+        if problems.note("Register.Service", result).is_none() {
+            return;
+        }
+    }
+    if let Some(check) = check {
+        let result = put_check_on(draft, &name, &key, check);
+        problems.note("Register.Check", result);
+    }
+    for (i, check) in checks.into_iter().enumerate() {
+        let result = put_check_on(draft, &name, &key, check);
+        problems.note(&format!("Register.Checks[{i}]"), result);
+    }
+}
+
+/// Writes a check that belongs to a registration of a node.
+fn put_check_on(
+    draft: &mut Draft,
+    name: &str,
+    node: &PeeredName,
+    mut check: HealthCheck,
+) -> Result<(), String> {
+    if !check.node.is_empty() && !check.node.eq_ignore_ascii_case(name) {
+        return Err(format!(
+            "the check is of node {:?}, the registration of {name:?}; register it with its own node",
+            check.node
+        ));
+    }
+    name.clone_into(&mut check.node);
+    take_peer(&mut check.peer_name, node)?;
+    draft.put_check(check)
+}
