@@ -301,6 +301,9 @@ fn catalog_c11_a_stream_that_joins_an_ended_proxy_revives_it() {
     next(&mut old);
     s.rig.leaves.revoke("T");
     assert_eq!(old.next(soon()).unwrap_err(), StreamEnd::WatchEnded);
+    eventually("the failed query is let go", || {
+        s.rig.leaves.tokens().is_empty()
+    });
     s.rig.leaves.allow("T");
     let mut new = s.watch(&id("T"));
     drop(old);

@@ -183,6 +183,9 @@ fn local_l5_ended_proxies_come_back_with_the_resync() {
     eventually("the end", || {
         watch.try_next().err() == Some(WatchEnd::Ended)
     });
+    eventually("the failed query is let go", || {
+        rig.leaves.tokens().is_empty()
+    });
     rig.leaves.allow("T");
     rig.clock.advance(Duration::from_secs(29));
     assert_eq!(sync.last().unwrap().passes, passes);
