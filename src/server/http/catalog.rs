@@ -9,6 +9,7 @@ use axum::response::Response;
 use axum::routing::{get, put};
 use serde::Serialize;
 
+use super::HttpState;
 use super::answer::Written;
 use super::blocking::{off_thread, read};
 use super::body::Body;
@@ -16,7 +17,6 @@ use super::error::HttpError;
 use super::json::{CatalogServiceJson, NodeJson, ServiceJson};
 use super::params::Params;
 use super::select::{Form, InstanceChoice, NodeChoice, ServiceChoice};
-use super::{HttpState, writes};
 use crate::model::{CatalogDeregistration, CatalogRegistration};
 use crate::store::{InstanceRow, PeeredName, Reader, Transaction};
 
@@ -37,15 +37,13 @@ type Shared = State<Arc<HttpState>>;
 
 async fn register(State(state): Shared, params: Params, body: Body) -> Result<Response, HttpError> {
     let written = off_thread(move || {
-        let (registration, warnings) = body.record("a registration", CatalogRegistration::read)?;
-        if !registration.datacenter.is_empty() {
-            state.check_datacenter(&registration.datacenter)?;
-        }
+        let (mut registration, warnings) =
+            body.record("a registration", CatalogRegistration::read)?;
+        state.take_datacenter(&mut registration.datacenter)?;
         check_address(&state, &registration)?;
-        let op = writes::register(registration, state.datacenter());
         let applied = state
             .store()
-            .apply(Transaction::of(op))
+            .apply(Transaction::of(registration.into()))
             .map_err(HttpError::of_write)?;
         Ok(Written {
             warnings,
@@ -77,13 +75,11 @@ async fn deregister(
     body: Body,
 ) -> Result<Response, HttpError> {
     let written = off_thread(move || {
-        let (what, warnings) = body.record("what to remove", CatalogDeregistration::read)?;
-        if !what.datacenter.is_empty() {
-            state.check_datacenter(&what.datacenter)?;
-        }
+        let (mut what, warnings) = body.record("what to remove", CatalogDeregistration::read)?;
+        state.take_datacenter(&mut what.datacenter)?;
         let applied = state
             .store()
-            .apply(Transaction::of(writes::deregister(&what)))
+            .apply(Transaction::of(what.into()))
             .map_err(HttpError::of_write)?;
         Ok(Written {
             warnings,

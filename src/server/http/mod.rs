@@ -25,12 +25,12 @@ mod connect;
 mod error;
 mod health;
 mod json;
+mod local_agent;
 mod metrics;
 mod params;
 mod proxycfg;
 mod select;
 mod serve;
-mod writes;
 
 use std::fmt;
 use std::hash::BuildHasher as _;
@@ -50,6 +50,7 @@ use tokio::sync::watch;
 
 pub use agent_api::{Agent, AgentError};
 pub use error::HttpError;
+pub use local_agent::{Heartbeats, LocalAgent};
 pub use proxycfg::ResourceDump;
 pub use serve::serve;
 
@@ -219,6 +220,15 @@ impl HttpState {
         Err(HttpError::internal(format!(
             "No path to datacenter: {asked:?} is not this one, {own:?}"
         )))
+    }
+
+    /// Fills in the datacenter of a record that names none; refuses another.
+    fn take_datacenter(&self, named: &mut String) -> Result<(), HttpError> {
+        if !named.is_empty() {
+            self.check_datacenter(named)?;
+        }
+        self.datacenter().as_str().clone_into(named);
+        Ok(())
     }
 
     /// Ends when the server stops.

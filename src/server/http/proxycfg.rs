@@ -12,18 +12,19 @@ use smol_str::SmolStr;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::HttpState;
 use super::answer::{Content, Written, with_hash};
 use super::blocking::off_thread;
 use super::body::Body;
 use super::error::HttpError;
 use super::params::Params;
-use super::{HttpState, writes};
 use crate::engine::ProxyStatus;
-use crate::model::{NameKey, ProxyId, ServiceKind, Transaction};
+use crate::model::{self, NameKey, ProxyId, ServiceKind};
 use crate::server::ads::{StreamPhase, StreamStatus, TypeStatus};
 use crate::snapshot::ConfigSnapshot;
 use crate::source::Query;
-use crate::xds::ResourceType;
+use crate::store::Transaction;
+use crate::xds::{Generator, ResourceType};
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
     Router::new()
@@ -38,16 +39,26 @@ type Shared = State<Arc<HttpState>>;
 
 /// Where the Envoy resources of a proxy can be seen.
 pub trait ResourceDump: Send + Sync + std::fmt::Debug + 'static {
-    /// The resources of a snapshot as JSON, an array in the order in which they are sent; of one type, or all. Private
-    /// keys are redacted (decision C1). Called on a thread that may block.
-    ///
-    /// # Errors
-    /// A text that says what can't be made.
+    /// The resources of a proxy with its current snapshot, as a JSON array: of one type, or all. Private keys are
+    /// redacted (decision C1). Called on a thread that may block.
     fn resources(
         &self,
+        id: &ProxyId,
         snapshot: &ConfigSnapshot,
         kind: Option<ResourceType>,
-    ) -> Result<Value, String>;
+    ) -> Value;
+}
+
+/// Made anew from the snapshot: without the last good form of what can't be built.
+impl ResourceDump for Generator {
+    fn resources(
+        &self,
+        _id: &ProxyId,
+        snapshot: &ConfigSnapshot,
+        kind: Option<ResourceType>,
+    ) -> Value {
+        Self::resources(self, snapshot, None).set.to_json(kind)
+    }
 }
 
 async fn proxies(State(state): Shared, params: Params) -> Result<Response, HttpError> {
@@ -303,10 +314,7 @@ async fn resources(
         let Some(snapshot) = state.embedded().manager.watch(&id).current() else {
             return Err(not_ready(&state, &id));
         };
-        let resources = state
-            .dump()
-            .resources(&snapshot, kind)
-            .map_err(HttpError::internal)?;
+        let resources = state.dump().resources(&id, &snapshot, kind);
         Ok(params.writer().json(&resources)?.at(snapshot.store_index))
     })
     .await
@@ -343,8 +351,17 @@ async fn transaction(
     body: Body,
 ) -> Result<Response, HttpError> {
     let written = off_thread(move || {
-        let (transaction, warnings) = body.record("a transaction", Transaction::read)?;
-        let transaction = writes::transaction(transaction, state.datacenter());
+        let (mut transaction, warnings) = body.record("a transaction", model::Transaction::read)?;
+        for op in &mut transaction.ops {
+            match op {
+                model::Op::Register(registration) => {
+                    state.take_datacenter(&mut registration.datacenter)?;
+                }
+                model::Op::Deregister(what) => state.take_datacenter(&mut what.datacenter)?,
+                _ => {}
+            }
+        }
+        let transaction = Transaction::try_from(transaction).map_err(HttpError::of_transaction)?;
         let applied = state
             .store()
             .apply(transaction)
