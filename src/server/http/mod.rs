@@ -262,7 +262,9 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .merge(proxycfg::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(state.config.max_body))
+        // Bodies are bounded where they are received.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(state.clone(), body::receive))
         .layer(from_fn_with_state(state.clone(), metrics::count))
         .with_state(state.clone())
 }
