@@ -1,3 +1,4 @@
 //! The program's servers.
 
 pub mod ads;
+pub mod files;
