@@ -206,6 +206,12 @@ pub fn same_key(a: &str, b: &str) -> bool {
 pub trait Decode: Sized {
     /// Reads a value. On a problem it is noted and `None` returned, or the readable rest.
     fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self>;
+
+    /// The keys of a record, in Consul's public spelling; none for anything else.
+    #[must_use]
+    fn keys() -> &'static [&'static str] {
+        &[]
+    }
 }
 
 /// Reads a whole document as one record and locates its problems in it.
@@ -508,6 +514,10 @@ macro_rules! record {
         }
 
         impl $crate::model::decode::Decode for $name {
+            fn keys() -> &'static [&'static str] {
+                &[$($json),*]
+            }
+
             fn decode(
                 value: &$crate::hcl::Value,
                 at: &$crate::model::decode::Place<'_>,
