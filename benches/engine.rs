@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use proxycfg::hcl::Value;
 use proxycfg::model::{
-    CheckStatus, ConfigEntry, HealthCheck, Node, ProxyConfig, ServiceInstance, ServiceKind, Upstream, decode_document,
+    CheckStatus, ConfigEntry, HealthCheck, Node, ProxyConfig, ServiceInstance, ServiceKind,
+    Upstream, decode_document,
 };
 use proxycfg::snapshot::KindSnapshot;
 use proxycfg::store::Register;
 use proxycfg::{
-    Embedded, EmbeddedConfig, Op, ProxyId, ProxySource, RegisterOptions, Registration, SnapshotRef, Transaction, Watch,
+    Embedded, EmbeddedConfig, Op, ProxyId, ProxySource, RegisterOptions, Registration, SnapshotRef,
+    Transaction, Watch,
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -21,7 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn main() {
     let quick = std::env::args().any(|a| a == "--quick" || a == "--test");
     let (proxies, services) = if quick { (200, 50) } else { (10_000, 1_000) };
-    println!("{proxies} proxies x 10 upstreams over {services} services, {} instances each", INSTANCES);
+    println!(
+        "{proxies} proxies x 10 upstreams over {services} services, {} instances each",
+        INSTANCES
+    );
     handle_clone();
     one_endpoint_change(if quick { 100 } else { 1_000 });
     herd(proxies, services);
@@ -53,7 +58,11 @@ fn sidecar(service: &str, id: &str, upstreams: Vec<Upstream>) -> ServiceInstance
 fn upstreams(names: impl Iterator<Item = String>) -> Vec<Upstream> {
     names
         .zip(9001..)
-        .map(|(name, port)| Upstream { destination_name: name, local_bind_port: port, ..Upstream::default() })
+        .map(|(name, port)| Upstream {
+            destination_name: name,
+            local_bind_port: port,
+            ..Upstream::default()
+        })
         .collect()
 }
 
@@ -72,8 +81,17 @@ fn add_instance(engine: &Embedded, service: &str, n: usize, status: CheckStatus)
         status,
         ..HealthCheck::default()
     };
-    let register = Register { node, service: Some(instance), checks: vec![check], skip_node_update: false };
-    engine.store.apply(Transaction::of(Op::Register(Box::new(register)))).expect("a write").index
+    let register = Register {
+        node,
+        service: Some(instance),
+        checks: vec![check],
+        ..Register::default()
+    };
+    engine
+        .store
+        .apply(Transaction::of(Op::Register(Box::new(register))))
+        .expect("a write")
+        .index
 }
 
 fn register(engine: &Embedded, id: &ProxyId, instance: ServiceInstance) {
@@ -84,15 +102,24 @@ fn register(engine: &Embedded, id: &ProxyId, instance: ServiceInstance) {
         token: Default::default(),
         overwrite: true,
     };
-    engine.manager.register(id, options).expect("a registration");
+    engine
+        .manager
+        .register(id, options)
+        .expect("a registration");
 }
 
 fn settle(engine: &Embedded, index: u64) {
-    engine.manager.wait_index(index, Instant::now() + PATIENCE).expect("settled in time");
+    engine
+        .manager
+        .wait_index(index, Instant::now() + PATIENCE)
+        .expect("settled in time");
 }
 
 fn ready(engine: &Embedded, id: &ProxyId) -> SnapshotRef {
-    engine.manager.wait_ready(id, Instant::now() + PATIENCE).expect("ready in time")
+    engine
+        .manager
+        .wait_ready(id, Instant::now() + PATIENCE)
+        .expect("ready in time")
 }
 
 fn row(name: &str, figure: String) {
@@ -105,7 +132,15 @@ fn handle_clone() {
         add_instance(&engine, "db", n, CheckStatus::Passing);
     }
     let id = ProxyId::new("web", "bench");
-    register(&engine, &id, sidecar("web", "web", upstreams((0..50).map(|_| "db".to_owned()).take(1))));
+    register(
+        &engine,
+        &id,
+        sidecar(
+            "web",
+            "web",
+            upstreams((0..50).map(|_| "db".to_owned()).take(1)),
+        ),
+    );
     let snapshot = ready(&engine, &id);
     let rounds = 5_000_000_u32;
     let begin = Instant::now();
@@ -127,24 +162,44 @@ fn one_endpoint_change(proxies: usize) {
     for n in 0..10 {
         add_instance(&engine, "db", n, CheckStatus::Passing);
     }
-    let ids: Vec<_> = (0..proxies).map(|n| ProxyId::new(format!("web-{n}"), "bench")).collect();
+    let ids: Vec<_> = (0..proxies)
+        .map(|n| ProxyId::new(format!("web-{n}"), "bench"))
+        .collect();
     for id in &ids {
-        register(&engine, id, sidecar("web", &id.service_id, upstreams(std::iter::once("db".to_owned()))));
+        register(
+            &engine,
+            id,
+            sidecar(
+                "web",
+                &id.service_id,
+                upstreams(std::iter::once("db".to_owned())),
+            ),
+        );
     }
     let mut watches: Vec<Watch> = ids.iter().map(|id| engine.manager.watch(id)).collect();
     for watch in &mut watches {
-        watch.next(Some(Instant::now() + PATIENCE)).expect("a watch").expect("ready in time");
+        watch
+            .next(Some(Instant::now() + PATIENCE))
+            .expect("a watch")
+            .expect("ready in time");
     }
     let mut times = Vec::new();
     let before = engine.manager.counts();
     let rounds = 50;
     for round in 0..rounds {
-        let status = if round % 2 == 0 { CheckStatus::Critical } else { CheckStatus::Passing };
+        let status = if round % 2 == 0 {
+            CheckStatus::Critical
+        } else {
+            CheckStatus::Passing
+        };
         let begin = Instant::now();
         let index = add_instance(&engine, "db", 0, status);
         for watch in &mut watches {
             loop {
-                let snapshot = watch.next(Some(Instant::now() + PATIENCE)).expect("a watch").expect("in time");
+                let snapshot = watch
+                    .next(Some(Instant::now() + PATIENCE))
+                    .expect("a watch")
+                    .expect("in time");
                 if snapshot.store_index >= index {
                     break;
                 }
@@ -153,8 +208,16 @@ fn one_endpoint_change(proxies: usize) {
         times.push(begin.elapsed());
     }
     let after = engine.manager.counts();
-    assert_eq!(after.answers_computed - before.answers_computed, rounds, "one answer a change");
-    assert_eq!(after.targets_built - before.targets_built, rounds, "one shared part a change");
+    assert_eq!(
+        after.answers_computed - before.answers_computed,
+        rounds,
+        "one answer a change"
+    );
+    assert_eq!(
+        after.targets_built - before.targets_built,
+        rounds,
+        "one shared part a change"
+    );
     row(
         &format!("one endpoint change to {proxies} watching proxies, p50"),
         format!("{:?}", percentile(&mut times, 50)),
@@ -180,7 +243,10 @@ fn herd(proxies: usize, services: usize) {
         .map(|n| {
             let id = ProxyId::new(format!("p{n}"), "bench");
             let dials = upstreams((0..10).map(|u| format!("s{}", (n * 7 + u * 13) % services)));
-            (id, sidecar(&format!("s{}", n % services), &format!("p{n}"), dials))
+            (
+                id,
+                sidecar(&format!("s{}", n % services), &format!("p{n}"), dials),
+            )
         })
         .collect();
     let memory = resident();
@@ -198,7 +264,10 @@ fn herd(proxies: usize, services: usize) {
         &format!("register {proxies} proxies until each has a snapshot"),
         format!("{:.0}/s", proxies as f64 / took.as_secs_f64()),
     );
-    row("resident memory a proxy (10 upstreams, shared)", format!("{} B", grown / proxies));
+    row(
+        "resident memory a proxy (10 upstreams, shared)",
+        format!("{} B", grown / proxies),
+    );
 
     let begin = Instant::now();
     let index = write_defaults(&engine, 7_000);
@@ -206,11 +275,17 @@ fn herd(proxies: usize, services: usize) {
     let took = begin.elapsed();
     for (id, _) in &instances {
         let snapshot = ready(&engine, id);
-        assert_eq!(snapshot.header.proxy.config["local_connect_timeout_ms"], 7_000, "{id} follows");
+        assert_eq!(
+            snapshot.header.proxy.config["local_connect_timeout_ms"], 7_000,
+            "{id} follows"
+        );
         let KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
         assert_eq!(sidecar.upstreams.len(), 10);
     }
-    row(&format!("one proxy-defaults change, {proxies} proxies, all ready"), format!("{took:?}"));
+    row(
+        &format!("one proxy-defaults change, {proxies} proxies, all ready"),
+        format!("{took:?}"),
+    );
     engine.close_soon();
 }
 
@@ -218,10 +293,15 @@ fn write_defaults(engine: &Embedded, timeout: u32) -> u64 {
     let json = serde_json::json!({
         "Kind": "proxy-defaults", "Name": "global", "Config": {"local_connect_timeout_ms": timeout}
     });
-    let entry = decode_document::<ConfigEntry>(&Value::from_json(&json)).expect("an entry").0;
+    let entry = decode_document::<ConfigEntry>(&Value::from_json(&json))
+        .expect("an entry")
+        .0;
     engine
         .store
-        .apply(Transaction::of(Op::SetConfig { entry: Box::new(entry), cas: None }))
+        .apply(Transaction::of(Op::SetConfig {
+            entry: Box::new(entry),
+            cas: None,
+        }))
         .expect("a write")
         .index
 }
@@ -229,6 +309,10 @@ fn write_defaults(engine: &Embedded, timeout: u32) -> u64 {
 /// Resident memory of this process in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: usize = statm.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let pages: usize = statm
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
     pages * 4096
 }

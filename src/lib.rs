@@ -109,8 +109,8 @@ pub mod server;
 
 pub use embedded::{Embedded, EmbeddedConfig, EmbeddedError};
 pub use engine::{
-    CallbackWatch, CloseReport, EngineConfig, EngineCounts, Manager, ProxyStatus, RegisterError, RegisterOptions,
-    Registered, SnapshotRef, WaitError, Watch, WatchEnd, WatchEvent,
+    CallbackWatch, CloseReport, EngineConfig, EngineCounts, Manager, ProxyStatus, RegisterError,
+    RegisterOptions, Registered, SnapshotRef, WaitError, Watch, WatchEnd, WatchEvent,
 };
 pub use model::{ProxyId, ProxySource};
 pub use proxy::Registration;

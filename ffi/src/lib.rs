@@ -3,7 +3,10 @@
 //! So far it answers which version of the ABI it is. The rest of the interface follows the conventions of
 //! ARCHITECTURE.md, "C ABI".
 
-#![allow(unsafe_code, reason = "this crate is the boundary to C; nothing else in the workspace may be unsafe")]
+#![allow(
+    unsafe_code,
+    reason = "this crate is the boundary to C; nothing else in the workspace may be unsafe"
+)]
 
 /// The version of the ABI: the major number of the library times 1,000,000, the minor number times 1,000, and the patch.
 pub const PROXYCFG_ABI_VERSION: u32 = 1_000;
