@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn xds_40_health_and_weight() {
+    fn xds_40_fc_017_health_and_weight() {
         use EndpointHealth::{Critical, Passing, Warning};
         for (health, passing, warning, only_passing, healthy, weight) in [
             (Passing, 1, 1, false, true, 1),

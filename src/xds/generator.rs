@@ -279,16 +279,11 @@ impl Run<'_> {
         old: Option<&PublicListener>,
     ) -> PublicListener {
         let problem = |text: String| Problem::new(names::PUBLIC_LISTENER, text);
-        let inbound =
-            |mesh: &'_ PartRef<Option<MeshConfig>>| -> (PartRef<Option<MeshConfig>>, SmolStr) {
-                (mesh.clone(), self.snapshot.roots.trust_domain.clone())
-            };
         let build = |proxy: &Proxy<'_>, mesh: &PartRef<Option<MeshConfig>>| {
-            let (mesh, trust_domain) = inbound(mesh);
             let inbound = Inbound {
                 intentions: &sidecar.intentions,
-                mesh: (**mesh).as_ref(),
-                trust_domain: &trust_domain,
+                mesh: (***mesh).as_ref(),
+                trust_domain: &self.snapshot.roots.trust_domain,
             };
             sidecar::public_listener(proxy, inbound)
         };

@@ -55,8 +55,14 @@ impl ProxySettings {
         let mut settings = Self::default();
         let mut complaints = Vec::new();
         for (key, value) in config {
-            if let Err(wanted) = settings.take(&key.to_ascii_lowercase(), value) {
-                complaints.push(format!("Proxy.Config.{key}: {value} {wanted}"));
+            let key_read = key.to_ascii_lowercase();
+            if let Err(wanted) = settings.take(&key_read, value) {
+                complaints.push(if key_read.ends_with("_json") {
+                    // A whole resource may hold a private key (decision C1): it isn't shown.
+                    format!("Proxy.Config.{key} {wanted}")
+                } else {
+                    format!("Proxy.Config.{key}: {value} {wanted}")
+                });
             }
         }
         (settings, complaints)
@@ -201,7 +207,7 @@ mod tests {
     fn xds_3_5_a_bad_value_is_told_and_the_rest_holds() {
         let (settings, complaints) = read(serde_json::json!({
             "protocol": "grpc", "bind_port": 70000, "local_idle_timeout_ms": -1,
-            "balance_inbound_connections": "some", "envoy_public_listener_json": "{}", "envoy_local_cluster_json": "",
+            "balance_inbound_connections": "some", "envoy_public_listener_json": "TOP-SECRET", "envoy_local_cluster_json": "",
         }));
         assert_eq!(
             settings,
@@ -211,5 +217,9 @@ mod tests {
             }
         );
         assert_eq!(complaints.len(), 4, "{complaints:?}");
+        assert!(
+            !complaints.concat().contains("TOP-SECRET"),
+            "{complaints:?}"
+        );
     }
 }

@@ -456,6 +456,13 @@ fn implicit_upstreams_and_the_wildcard_take_no_part() {
 }
 
 #[test]
+fn xds_27_fc_064_every_name_that_is_referred_to_exists() {
+    assert_consistent(&everything().generate());
+    assert_consistent(&example().generate());
+    assert_consistent(&Fixture::web().generate());
+}
+
+#[test]
 fn xds_60_x2_the_bytes_are_the_same_each_time() {
     let first = everything().generate();
     assert_eq!(first.problems, []);

@@ -36,7 +36,7 @@ pub(in crate::xds) fn local_app(proxy: &Proxy<'_>) -> Result<cluster::Cluster, B
     Ok(local_app)
 }
 
-/// Where the application listens.
+/// Where the application listens. `localhost` is taken for what it always means; Envoy would refuse the name.
 pub(super) fn local_address<'a>(proxy: &'a Proxy<'_>) -> &'a str {
     match proxy.header.proxy.local_service_address.as_str() {
         "" | "localhost" => "127.0.0.1",
