@@ -101,14 +101,18 @@ pub(super) fn ids(definition: &ServiceDefinition) -> impl Iterator<Item = NameKe
 
 fn sidecar_range(set: &FileSet, problems: &mut Vec<FileProblem>) {
     let settings = &set.settings;
-    if let (Some(min), Some(max)) = (&settings.sidecar_min_port, &settings.sidecar_max_port)
-        && min.value > max.value
-    {
-        problems.push(max.source.problem(
+    let range = settings.sidecar_ports();
+    let given = settings.sidecar_max_port.as_ref();
+    let Some(given) = given.or(settings.sidecar_min_port.as_ref()) else {
+        return;
+    };
+    // A port of 0 switches the assignment off.
+    if range.min > range.max && range.max != 0 {
+        problems.push(given.source.problem(
             None,
             format!(
-                "{} is below sidecar_min_port, which is {}; exchange them",
-                max.value, min.value
+                "the range of sidecar ports is empty: sidecar_min_port is {} and sidecar_max_port is {}; make the second the larger",
+                range.min, range.max
             ),
         ));
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::problem::{FileProblem, ShownPath};
 use super::scan::ContentHash;
 use crate::hcl::Pos;
-use crate::model::{AgentCheck, ConfigEntry, ServiceDefinition, Step};
+use crate::model::{AgentCheck, ConfigEntry, ServiceDefinition, SidecarPortRange, Step};
 
 /// Where a record or setting is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +91,17 @@ impl Settings {
         merge(&mut self.sidecar_max_port, other.sidecar_max_port, problems);
         let policy = other.intention_default_allow;
         merge(&mut self.intention_default_allow, policy, problems);
+    }
+
+    /// The range of ports for sidecars that name none.
+    #[must_use]
+    pub fn sidecar_ports(&self) -> SidecarPortRange {
+        let default = SidecarPortRange::default();
+        let port = |given: &Option<Setting<u16>>, or: u16| given.as_ref().map_or(or, |s| s.value);
+        SidecarPortRange {
+            min: port(&self.sidecar_min_port, default.min),
+            max: port(&self.sidecar_max_port, default.max),
+        }
     }
 
     /// The settings that differ from `other`'s, by their keys.

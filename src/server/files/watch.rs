@@ -280,21 +280,15 @@ impl WatchTask {
                 debug!(folder = %folder.display(), %error, "folder is not watched any more");
             }
         }
-        let mut watched = BTreeSet::new();
-        for folder in wanted {
+        for folder in &wanted {
             // Again even if it is watched: a folder of that name may be another one by now.
-            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
-                Ok(()) => {
-                    watched.insert(folder);
-                }
-                Err(error) => {
-                    if self.folders.contains(&folder) || watched.is_empty() {
-                        warn!(folder = %folder.display(), %error, "can't watch this folder for changes; looking now and then");
-                    }
-                }
+            if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive)
+                && !self.folders.contains(folder)
+            {
+                warn!(folder = %folder.display(), %error, "can't watch this folder for changes; looking now and then");
             }
         }
-        self.folders = watched;
+        self.folders = wanted;
     }
 }
 
