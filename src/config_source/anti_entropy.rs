@@ -220,7 +220,7 @@ impl StoreSync {
                 node: self.node.clone(),
                 service: None,
                 checks,
-                skip_node_update: false,
+                ..Register::default()
             })));
         }
         self.remove_checks(&self.written_node_checks, tables, &mut ops);
@@ -255,6 +255,7 @@ impl StoreSync {
                 service: Some(service.into_owned()),
                 checks,
                 skip_node_update: true,
+                ..Register::default()
             })));
         }
         let written = self.written.get(id);

@@ -137,7 +137,8 @@ impl Shared {
         let mut all = self.problems.lock();
         let known = all.get(id).map_or(&[][..], Vec::as_slice);
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
-            tracing::warn!(proxy = %id, %problem, "a resource can't be made as configured");
+            let (resource, message) = (&problem.resource, &problem.message);
+            tracing::warn!(proxy = %id, %resource, %message, "a resource can't be made as configured");
         }
         if problems.is_empty() {
             all.remove(id);
