@@ -4,6 +4,12 @@ pub mod ads;
 pub mod bootstrap;
 pub mod checks;
 pub mod http;
+pub mod cli;
+pub mod files;
+pub mod http;
+mod local_checks;
 mod provider;
+pub mod serve;
 
+pub use local_checks::LocalChecks;
 pub use provider::MeshProvider;
