@@ -354,14 +354,8 @@ impl Evaluator {
         self.readers.lock().index.remove(&id);
     }
 
-    /// The answer of a cell, computed now if need be. `recheck` is called if the step loop must look at the query again.
-    pub fn force(
-        &self,
-        slot: &QuerySlot,
-        cell: &AnswerCell,
-        recheck: impl FnOnce(QueryId),
-    ) -> Input {
-        let mut stale = false;
+    /// The answer of a cell, computed now if need be.
+    pub fn force(&self, slot: &QuerySlot, cell: &AnswerCell) -> Input {
         let filled = cell.value.get_or_init(|| {
             let task = cell.task.lock().take();
             let Some((store, previous)) = task else {
@@ -376,17 +370,14 @@ impl Evaluator {
             let input = merge(result, previous.as_ref());
             let confirmed = self.register(slot.id, &reads, cell.bound);
             cell.confirmed.store(confirmed, Ordering::Release);
-            stale = !confirmed;
             Filled { input, reads }
         });
-        if stale {
-            recheck(slot.id);
-        }
         filled.input.clone()
     }
 
     /// The answer of a cell for a state that runs at `step`: if the cell isn't confirmed and something it read changed
-    /// on the way to the step, the answer is computed for the step alone.
+    /// on the way to the step, the answer is computed for the step alone. `recheck` is called if the step loop must look at
+    /// the query again: by every state that reads an unconfirmed cell, since each must hold back those who wait for it.
     pub fn force_at(
         &self,
         slot: &QuerySlot,
@@ -394,9 +385,12 @@ impl Evaluator {
         step: &Step,
         recheck: impl FnOnce(QueryId),
     ) -> Input {
-        let input = self.force(slot, cell, recheck);
-        let taken_care_of =
-            cell.bound <= step.store.index() && cell.confirmed.load(Ordering::Acquire);
+        let input = self.force(slot, cell);
+        let confirmed = cell.confirmed.load(Ordering::Acquire);
+        if !confirmed {
+            recheck(slot.id);
+        }
+        let taken_care_of = confirmed && cell.bound <= step.store.index();
         if taken_care_of || self.holds_at(cell, step) {
             return input;
         }

@@ -126,10 +126,10 @@ impl Core {
         }
         schedule.dirty.extend(query);
         schedule.wanted = true;
-        if schedule.gate.is_none() {
-            schedule.gate = gate;
-        }
+        let spare = gate.and_then(|gate| schedule.gates.add(gate));
         self.enqueue(entry, &mut schedule, bulk);
+        drop(schedule);
+        drop(spare);
     }
 
     /// Has a state run for the sake of a registry operation: a registration to take in, or an end to clean up after.
@@ -137,12 +137,10 @@ impl Core {
         let gate = self.progress.floating_gate();
         let mut schedule = entry.schedule.lock();
         schedule.wanted = true;
-        if schedule.gate.is_none() {
-            schedule.gate = Some(gate);
-        } else {
-            schedule.registry_gate = Some(gate);
-        }
+        let spare = schedule.gates.add(gate);
         self.enqueue(entry, &mut schedule, bulk);
+        drop(schedule);
+        drop(spare);
     }
 
     fn enqueue(&self, entry: &Arc<Entry>, schedule: &mut super::registry::Schedule, bulk: bool) {

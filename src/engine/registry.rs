@@ -15,7 +15,7 @@ use crate::source::{AuthScope, QueryError, QueryId};
 use crate::sync::Latest;
 
 use super::answers::QuerySlot;
-use super::progress::Gate;
+use super::progress::Gates;
 
 /// A snapshot as it is handed out.
 pub type SnapshotRef = triomphe::Arc<ConfigSnapshot>;
@@ -65,10 +65,8 @@ pub(super) struct Schedule {
     pub all: bool,
     /// A run is wanted.
     pub wanted: bool,
-    /// The oldest step that this state hasn't taken in.
-    pub gate: Option<Gate>,
-    /// A registry operation that this state hasn't taken in, when `gate` is a step's.
-    pub registry_gate: Option<Gate>,
+    /// What this state hasn't taken in.
+    pub gates: Gates,
 }
 
 /// What only the worker that runs the state touches.

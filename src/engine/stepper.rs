@@ -18,6 +18,7 @@ use crate::store::ChangeFeed;
 
 use super::answers::{AnswerCell, QuerySlot, Step, differs, merge};
 use super::core::Core;
+use super::progress::Gates;
 use super::registry::Entry;
 
 /// With more affected queries than this, a step leaves their computation to the workers.
@@ -30,8 +31,8 @@ const FEW_READERS: usize = 64;
 pub(super) struct Inbox {
     /// Queries with a new cell that isn't part of a step yet.
     pub fresh: Vec<Arc<QuerySlot>>,
-    /// Queries to compute anew.
-    pub recheck: Vec<QueryId>,
+    /// Queries to compute anew, with what isn't done until they are.
+    pub recheck: Vec<(QueryId, Gates)>,
     /// Outside answers; a later one of a subscription replaces an earlier one.
     pub feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
     /// Queries that nobody wants any more.
@@ -143,7 +144,7 @@ impl Stepper {
     fn answer(
         &mut self,
         fresh: Vec<Arc<QuerySlot>>,
-        recheck: Vec<QueryId>,
+        recheck: Vec<(QueryId, Gates)>,
         feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
     ) {
         let changes = self.changes.take();
@@ -159,7 +160,7 @@ impl Stepper {
             Some(changes) => self.core.evaluator.advance(&store, &changes.keys),
             None => Vec::new(),
         };
-        affected.extend(recheck);
+        affected.extend(recheck.iter().map(|(id, _)| *id));
         affected.sort_unstable();
         affected.dedup();
 
@@ -198,6 +199,8 @@ impl Stepper {
                 slot.set_latest(None);
                 answers.remove_mut(&id.0);
                 self.core.evaluator.forget(id);
+                // A state that has just come for it runs at the step before: it is woken like any other.
+                changed.push(slot);
                 continue;
             }
             let known = answers.get(&id.0).cloned().or_else(|| slot.latest());
@@ -205,7 +208,7 @@ impl Stepper {
             let cell = AnswerCell::lazy(&store, before.clone());
             if !herd {
                 // Nothing moves on while this thread computes, so the cell is confirmed at once.
-                let input = self.core.evaluator.force(&slot, &cell, |_| {});
+                let input = self.core.evaluator.force(&slot, &cell);
                 if !differs(before.as_ref(), &input) {
                     slot.set_latest(Some(cell.clone()));
                     answers.insert_mut(id.0, cell);
@@ -232,6 +235,8 @@ impl Stepper {
             }
         }
         self.core.progress.seal(seq);
+        // The states that a second look concerns carry gates of this step by now.
+        drop(recheck);
     }
 
     fn fire_timers(&mut self, now: Duration) {

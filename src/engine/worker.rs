@@ -12,7 +12,7 @@ use crate::source::{Query, QueryError, QueryId, Route};
 
 use super::answers::{QuerySlot, Step};
 use super::core::Core;
-use super::progress::Gate;
+use super::progress::Gates;
 use super::registry::{Entry, RunState, SnapshotRef};
 
 /// Runs states until both lanes are closed. The fast lane goes first.
@@ -68,22 +68,17 @@ fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
 
 fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
     let now = core.clock.monotonic();
-    let (mut dirty, all, gate, registry_gate) = {
+    let (mut dirty, all, gates) = {
         let mut schedule = entry.schedule.lock();
         schedule.wanted = false;
+        let gates = std::mem::take(&mut schedule.gates);
         if now < run.blocked_until && !entry.is_retired() {
             // After a fault: what changed is kept for the run that the timer brings, and nobody waits for it.
-            schedule.gate = None;
-            schedule.registry_gate = None;
+            drop(schedule);
             return;
         }
         let dirty = std::mem::take(&mut schedule.dirty);
-        (
-            dirty,
-            std::mem::take(&mut schedule.all),
-            schedule.gate.take(),
-            schedule.registry_gate.take(),
-        )
+        (dirty, std::mem::take(&mut schedule.all), gates)
     };
     if entry.is_retired() || entry.has_ended() {
         release_all(core, entry, run);
@@ -98,6 +93,7 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
         core,
         entry,
         step: &step,
+        gates: &gates,
         held: &mut run.held,
         added: Vec::new(),
     };
@@ -124,8 +120,7 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
         Err(panic) => fault(core, entry, run, super::panic_text(panic.as_ref()), now),
     }
     // Whoever waits for the step goes on only now, with the snapshot published.
-    catch_up(core, entry, &step, added, gate);
-    drop(registry_gate);
+    catch_up(core, entry, &step, added, gates);
 }
 
 /// Publishes what the run came to and lets go of queries that are no longer wanted.
@@ -239,7 +234,7 @@ fn catch_up(
     entry: &Arc<Entry>,
     step: &Step,
     added: Vec<QueryId>,
-    gate: Option<Gate>,
+    gates: Gates,
 ) {
     if added.is_empty() || core.current_step().seq == step.seq {
         return;
@@ -247,9 +242,9 @@ fn catch_up(
     let mut schedule = entry.schedule.lock();
     schedule.dirty.extend(added);
     schedule.wanted = true;
-    if schedule.gate.is_none() {
-        schedule.gate = gate;
-    }
+    let newer = schedule.gates.put_back(gates);
+    drop(schedule);
+    drop(newer);
 }
 
 /// The answers at one step, for one state.
@@ -257,6 +252,8 @@ struct StepInputs<'a> {
     core: &'a Arc<Core>,
     entry: &'a Arc<Entry>,
     step: &'a Step,
+    /// What the run is about to take in.
+    gates: &'a Gates,
     held: &'a mut Vec<Arc<QuerySlot>>,
     added: Vec<QueryId>,
 }
@@ -264,13 +261,12 @@ struct StepInputs<'a> {
 impl Inputs for StepInputs<'_> {
     fn get(&mut self, query: &Query) -> (QueryId, Input) {
         let slot = self.hold(query);
-        let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
         if let Some(cell) = self.step.answers.get(&slot.id.0) {
             return (
                 slot.id,
                 self.core
                     .evaluator
-                    .force_at(&slot, cell, self.step, recheck),
+                    .force_at(&slot, cell, self.step, |id| self.recheck(id)),
             );
         }
         match &slot.route {
@@ -309,10 +305,16 @@ impl StepInputs<'_> {
     /// the step loop.
     fn first(&self, slot: &Arc<QuerySlot>) -> Input {
         let evaluator = &self.core.evaluator;
-        let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
         let cell = slot.cell_for(self.step, || {
             self.core.tell(|inbox| inbox.fresh.push(slot.clone()))
         });
-        evaluator.force_at(slot, &cell, self.step, recheck)
+        evaluator.force_at(slot, &cell, self.step, |id| self.recheck(id))
+    }
+
+    /// Has the step loop look at a query again. Until it has, what this run takes in isn't done: a step that the query's
+    /// change belongs to may have passed without waking anybody.
+    fn recheck(&self, id: QueryId) {
+        let gates = self.gates.again();
+        self.core.tell(|inbox| inbox.recheck.push((id, gates)));
     }
 }
