@@ -1,6 +1,7 @@
 //! The front door: register, deregister, list, watch.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -260,6 +261,8 @@ impl Manager {
                     store_index: None,
                     fault: None,
                     faults: 0,
+                    ready: false,
+                    issues: Vec::new(),
                 }),
                 schedule: Mutex::new(Schedule {
                     all: true,
@@ -279,10 +282,17 @@ impl Manager {
             Ok((Registered::Created, Some(entry)))
         })?;
         if let Some(old) = old {
+            // What the old generation is publishing at this moment is over before this returns.
+            old.cell.fence();
             retire(core, &old);
         }
         if let Some(entry) = entry {
             core.wake_for_registry(&entry, false);
+        }
+        if self.inner.closed.load(Ordering::SeqCst) {
+            // It ended meanwhile, perhaps before this proxy was there to end.
+            self.inner.end_all();
+            return Err(RegisterError::Closed);
         }
         Ok(result)
     }
@@ -495,6 +505,14 @@ impl Handle {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
+        self.end_all();
+        self.core.progress.close();
+        self.stop.lock().take();
+        self.core.close_lanes();
+    }
+
+    /// Ends every watch and every state.
+    fn end_all(&self) {
         for proxy in self.core.registry.drain() {
             proxy.cell.end();
             if let Some(entry) = proxy.entry {
@@ -502,9 +520,6 @@ impl Handle {
                 retire(&self.core, &entry);
             }
         }
-        self.core.progress.close();
-        self.stop.lock().take();
-        self.core.close_lanes();
     }
 }
 
@@ -529,8 +544,11 @@ fn spawn(
     let counted = core.clone();
     let started = std::thread::Builder::new().name(name).spawn(move || {
         mark_engine_thread();
-        work();
+        let end = catch_unwind(AssertUnwindSafe(work));
         counted.threads.fetch_sub(1, Ordering::SeqCst);
+        if let Err(panic) = end {
+            tracing::error!(panic = super::panic_text(panic.as_ref()), "a thread of the engine panicked");
+        }
     });
     if started.is_err() {
         core.threads.fetch_sub(1, Ordering::SeqCst);
@@ -587,17 +605,14 @@ fn status(id: ProxyId, entry: Option<&Arc<Entry>>, watchers: usize) -> ProxyStat
             fault: None,
         };
     };
-    let (ready, issues) = {
-        let run = entry.run.lock();
-        (run.state.is_ready(), run.state.issues())
-    };
+    // Not from the state itself: that would wait for a run, and a run for a view.
     let meta = entry.meta.lock();
     ProxyStatus {
         id,
         kind: Some(entry.kind),
         source: Some(meta.source.clone()),
-        ready: ready && meta.ended.is_none() && meta.store_index.is_some(),
-        issues,
+        ready: meta.ready && meta.ended.is_none() && meta.store_index.is_some(),
+        issues: meta.issues.clone(),
         store_index: meta.store_index.unwrap_or(0),
         watchers,
         ended: meta.ended.as_ref().map(|e| e.message.clone()),

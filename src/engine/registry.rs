@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::model::{ProxyId, ProxySource, ServiceKind};
-use crate::proxy::{ProxyState, Registration};
+use crate::proxy::{Issue, ProxyState, Registration};
 use crate::snapshot::{ConfigSnapshot, PartRef};
 use crate::source::{AuthScope, QueryError, QueryId};
 use crate::sync::Latest;
@@ -51,6 +51,10 @@ pub(super) struct Meta {
     /// The last panic or internal error, and how many in a row.
     pub fault: Option<String>,
     pub faults: u32,
+    /// Whether the state had all that a snapshot needs after its last run.
+    pub ready: bool,
+    /// What it lacked after its last run.
+    pub issues: Vec<Issue>,
 }
 
 /// When the state runs: a token stands in each lane at most once.
@@ -79,7 +83,7 @@ pub(super) struct RunState {
     pub unpublished: Option<SnapshotRef>,
     /// The earliest monotonic time to publish at.
     pub publish_at: Duration,
-    /// The time that the step loop was last asked to run the state at.
+    /// The earliest time that the step loop was asked to run the state at, if that is still to come.
     pub armed: Option<Duration>,
     /// After a fault: don't run before this monotonic time.
     pub blocked_until: Duration,

@@ -140,19 +140,23 @@ fn finish(
         return;
     }
     {
+        let (ready, issues) = (run.state.is_ready(), run.state.issues());
         let mut meta = entry.meta.lock();
         meta.fault = None;
         meta.faults = 0;
+        meta.ready = ready;
+        meta.issues = issues;
     }
     if let Some(snapshot) = outcome.snapshot {
         if run.unpublished.replace(snapshot).is_none() {
-            let earliest = run.publish_at.max(now);
-            run.publish_at = core.limiter.lock().reserve(earliest);
+            // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
+            let turn = core.limiter.lock().reserve(now);
+            run.publish_at = run.publish_at.max(turn);
         }
     }
     publish_due(core, entry, run, now);
     if let Some(due) = outcome.deadline {
-        arm(core, entry, run, due);
+        arm(core, entry, run, due, now);
     }
     let wants = run.state.wants();
     let mut dropped = Vec::new();
@@ -172,16 +176,16 @@ fn publish_due(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, now: Du
     };
     if run.publish_at > now {
         run.unpublished = Some(snapshot);
-        arm(core, entry, run, run.publish_at);
+        arm(core, entry, run, run.publish_at, now);
         return;
     }
     run.publish_at = now + core.config.min_publish_interval;
     publish(core, entry, snapshot);
 }
 
-/// Has the state run at a time, unless that is arranged already.
-fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration) {
-    if run.armed != Some(due) {
+/// Has the state run at a time, unless it will run before: every run arranges for what is still to come.
+fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration, now: Duration) {
+    if run.armed.is_none_or(|armed| armed <= now || due < armed) {
         run.armed = Some(due);
         core.tell(|inbox| inbox.timers.push((due, entry.clone())));
     }
@@ -201,7 +205,8 @@ fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
 fn end(entry: &Arc<Entry>, error: QueryError) {
     tracing::warn!(proxy = %entry.id, %error, "the proxy's token is no longer valid; its watches end");
     entry.meta.lock().ended = Some(error);
-    entry.cell.end();
+    // A later generation has the same cell: its watchers aren't concerned (engine.md 2.7).
+    entry.cell.end_if(|| !entry.is_retired());
 }
 
 pub(super) fn release_all(core: &Core, entry: &Entry, run: &mut RunState) {
@@ -217,6 +222,7 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
         let mut meta = entry.meta.lock();
         meta.fault = Some(text.to_owned());
         meta.faults = meta.faults.saturating_add(1);
+        meta.ready = false;
         (meta.faults, meta.registration.clone())
     };
     if let Ok(state) = ProxyState::new(entry.id.clone(), entry.kind, registration) {
