@@ -18,7 +18,7 @@ use crate::source::{AuthScope, FeedSink, Query, QueryKey, Route, Sources};
 use crate::store::Store;
 
 use super::answers::{Evaluator, Step};
-use super::callbacks::{mark_engine_thread, on_engine_thread};
+use super::callbacks::{Rest, mark_engine_thread, on_engine_thread};
 use super::core::{Core, Lanes};
 use super::registry::{Entry, Meta, RunState, Schedule};
 use super::status::{EngineCounts, ProxyStatus, WaitError};
@@ -438,7 +438,7 @@ impl Manager {
         match (&slot.route, slot.subscription()) {
             (Route::Feed(feed), Some(subscription)) => {
                 let feed = feed.clone();
-                core.feed_calls.spawn(move || feed.refresh(subscription));
+                slot.call_feed(&core.feeds, move || feed.refresh(subscription));
                 true
             }
             _ => false,
@@ -461,7 +461,7 @@ impl Manager {
             proxies: core.registry.len(),
             watches: core.registry.watches.load(Ordering::Relaxed),
             threads: core.threads.load(Ordering::SeqCst),
-            callback_threads: core.callbacks.threads(),
+            callback_threads: core.callbacks.threads() + core.feeds.threads(),
             steps: Core::count(&counters.steps),
             answers_computed: Core::count(&core.evaluator.computed),
             runs: Core::count(&counters.runs),
@@ -472,12 +472,13 @@ impl Manager {
         }
     }
 
-    /// Ends the engine: every watch ends, no callback is begun any more, and threads are joined until the deadline. From
-    /// a thread of the engine it doesn't wait. Closing twice is fine.
+    /// Ends the engine: every watch ends, no callback is begun any more, feeds are told that nobody wants their answers, and
+    /// threads are joined until the deadline. From a thread of the engine it doesn't wait. Closing twice is fine.
     pub fn close(&self, deadline: Instant) -> CloseReport {
         self.inner.shut_down();
         let core = self.core();
-        let callbacks = core.callbacks.close(deadline);
+        let callbacks =
+            core.callbacks.close(deadline, Rest::Dropped) + core.feeds.close(deadline, Rest::Done);
         if on_engine_thread() {
             return CloseReport {
                 stuck_threads: callbacks,
@@ -509,6 +510,7 @@ impl Handle {
         self.core.progress.close();
         self.stop.lock().take();
         self.core.close_lanes();
+        self.core.unsubscribe_all();
     }
 
     /// Ends every watch and every state.
@@ -547,7 +549,10 @@ fn spawn(
         let end = catch_unwind(AssertUnwindSafe(work));
         counted.threads.fetch_sub(1, Ordering::SeqCst);
         if let Err(panic) = end {
-            tracing::error!(panic = super::panic_text(panic.as_ref()), "a thread of the engine panicked");
+            tracing::error!(
+                panic = super::panic_text(panic.as_ref()),
+                "a thread of the engine panicked"
+            );
         }
     });
     if started.is_err() {

@@ -253,7 +253,10 @@ mod tests {
         let again = gates.again();
         drop(gates);
         assert_eq!(progress.done_index(), 0);
-        assert!(!progress.wait(0, Instant::now()), "the operation isn't done");
+        assert!(
+            !progress.wait(0, Instant::now()),
+            "the operation isn't done"
+        );
         drop(again);
         assert_eq!(progress.done_index(), 20);
         assert!(progress.wait(20, Instant::now()));

@@ -26,6 +26,9 @@ const MOST_EAGER: usize = 64;
 /// An answer with more readers than this wakes them in the bulk lane.
 const FEW_READERS: usize = 64;
 
+/// Parts that nobody holds stay for at most this long.
+const SWEEP_AFTER: Duration = Duration::from_secs(30);
+
 /// What other threads tell the step loop.
 #[derive(Default)]
 pub(super) struct Inbox {
@@ -73,7 +76,8 @@ pub(super) struct Stepper {
     timers: BinaryHeap<Timer>,
     /// Queries that nobody wants, with the time to let them go.
     idle: Vec<(Duration, Arc<QuerySlot>)>,
-    swept: Duration,
+    /// When to let go of shared parts that nobody holds; none while nothing can have come to that.
+    sweep: Option<Duration>,
 }
 
 impl Stepper {
@@ -90,7 +94,7 @@ impl Stepper {
             stop,
             timers: BinaryHeap::new(),
             idle: Vec::new(),
-            swept: Duration::ZERO,
+            sweep: None,
         }
     }
 
@@ -117,7 +121,7 @@ impl Stepper {
     fn next_due(&self) -> Option<Duration> {
         let timer = self.timers.peek().map(|t| t.0);
         let idle = self.idle.iter().map(|(due, _)| *due).min();
-        timer.into_iter().chain(idle).min()
+        timer.into_iter().chain(idle).chain(self.sweep).min()
     }
 
     fn step(&mut self) {
@@ -177,6 +181,7 @@ impl Stepper {
                 continue;
             };
             let before = answers.get(&slot.id.0).and_then(|cell| cell.latest_known());
+            slot.set_spent(matches!(&result, Err(error) if error.terminal));
             let input = merge(result, before.as_ref());
             if differs(before.as_ref(), &input) {
                 let cell = AnswerCell::given(input, &store);
@@ -227,6 +232,7 @@ impl Stepper {
             answers,
         });
         self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
+        self.sweep_later();
         for slot in changed {
             let readers = slot.interested();
             let bulk = herd || readers.len() > FEW_READERS;
@@ -237,6 +243,12 @@ impl Stepper {
         self.core.progress.seal(seq);
         // The states that a second look concerns carry gates of this step by now.
         drop(recheck);
+    }
+
+    /// Parts may have been replaced: they are looked at after a while.
+    fn sweep_later(&mut self) {
+        let due = self.core.clock.monotonic() + SWEEP_AFTER;
+        self.sweep.get_or_insert(due);
     }
 
     fn fire_timers(&mut self, now: Duration) {
@@ -261,6 +273,7 @@ impl Stepper {
             false
         });
         if !gone.is_empty() {
+            self.sweep_later();
             let last = self.core.current_step();
             let mut answers = last.answers.clone();
             for slot in &gone {
@@ -276,8 +289,8 @@ impl Stepper {
                 answers,
             });
         }
-        if now >= self.swept + Duration::from_secs(30) {
-            self.swept = now;
+        if self.sweep.is_some_and(|due| due <= now) {
+            self.sweep = None;
             self.core.shared.sweep();
         }
     }

@@ -15,9 +15,19 @@ use super::core::Core;
 use super::progress::Gates;
 use super::registry::{Entry, RunState, SnapshotRef};
 
-/// Runs states until both lanes are closed. The fast lane goes first.
+/// After this many runs from the fast lane in a row, one from the bulk lane has its turn.
+const MOST_FAST: u32 = 32;
+
+/// Runs states until both lanes are closed. The fast lane goes first, but an endless flow in it doesn't stop the other.
 pub(super) fn work(core: &Arc<Core>, fast: &Receiver<Arc<Entry>>, bulk: &Receiver<Arc<Entry>>) {
+    let mut in_a_row = 0;
     loop {
+        if in_a_row >= MOST_FAST {
+            in_a_row = 0;
+            if let Ok(entry) = bulk.try_recv() {
+                run(core, &entry, true);
+            }
+        }
         let (entry, from_bulk) = match fast.try_recv() {
             Ok(entry) => (entry, false),
             Err(TryRecvError::Disconnected) => match bulk.recv() {
@@ -38,6 +48,7 @@ pub(super) fn work(core: &Arc<Core>, fast: &Receiver<Arc<Entry>>, bulk: &Receive
                 },
             },
         };
+        in_a_row = if from_bulk { 0 } else { in_a_row + 1 };
         run(core, &entry, from_bulk);
     }
 }
@@ -235,13 +246,7 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
 }
 
 /// A query that was wanted for the first time in this run may have changed in a step that didn't know of the state yet.
-fn catch_up(
-    core: &Arc<Core>,
-    entry: &Arc<Entry>,
-    step: &Step,
-    added: Vec<QueryId>,
-    gates: Gates,
-) {
+fn catch_up(core: &Arc<Core>, entry: &Arc<Entry>, step: &Step, added: Vec<QueryId>, gates: Gates) {
     if added.is_empty() || core.current_step().seq == step.seq {
         return;
     }
@@ -297,6 +302,16 @@ impl StepInputs<'_> {
             match self.held.binary_search_by_key(&slot.id, |held| held.id) {
                 Ok(_) => return slot,
                 Err(at) => {
+                    let before = slot
+                        .replaces
+                        .and_then(|old| self.held.binary_search_by_key(&old, |held| held.id).ok());
+                    if let Some(before) = before {
+                        return self.held[before].clone();
+                    }
+                    if slot.is_spent() {
+                        self.core.queries.renew(&slot);
+                        continue;
+                    }
                     if slot.add_interest(self.entry) {
                         self.held.insert(at, slot.clone());
                         self.added.push(slot.id);
