@@ -205,9 +205,9 @@ fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration, now: 
 /// Hands a snapshot to the watchers, unless the generation is over: checked under the cell's lock, so that nothing of a
 /// deregistered generation is delivered (decision E6).
 fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
-    let index = snapshot.store_index;
+    // First, so that whoever has the snapshot finds it in the status too.
+    entry.meta.lock().store_index = Some(snapshot.store_index);
     if entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
-        entry.meta.lock().store_index = Some(index);
         core.counters.published.fetch_add(1, Ordering::Relaxed);
     }
 }
