@@ -40,7 +40,9 @@ impl fmt::Debug for FeedSink {
 
 /// A source outside the store: the certificate authority, a host program, a remote server.
 ///
-/// The engine calls it from its callback pool, never under a lock; a call may block only itself.
+/// The engine calls it on threads for feeds alone, never under a lock. Calls for one subscription come one after another,
+/// those for different ones at the same time; a call that blocks holds up its own subscription, and holds one thread. If
+/// `subscribe` panics, that is the query's error.
 pub trait Feed: Send + Sync + 'static {
     /// Begins to answer a query, now or later and again on every change, until told to stop. An empty result is an
     /// answer too.
