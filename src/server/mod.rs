@@ -3,7 +3,6 @@
 pub mod ads;
 pub mod bootstrap;
 pub mod checks;
-pub mod http;
 pub mod cli;
 pub mod files;
 pub mod http;
