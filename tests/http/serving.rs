@@ -63,4 +63,8 @@ fn metrics_count_requests_by_route_and_show_the_engine() {
     line("proxycfg_http_request_seconds_bucket");
     line("proxycfg_steps_total");
     assert!(text.ends_with("# EOF\n"));
+    assert_eq!(world.get("/v1/agent/metrics?format=prometheus").status, 200);
+    world
+        .get("/v1/agent/metrics")
+        .refused(400, &["format=prometheus"]);
 }

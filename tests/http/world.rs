@@ -9,7 +9,7 @@ use proxycfg::clock::TestClock;
 use proxycfg::config_source::{LocalState, LocalSync, LocalSyncOptions};
 use proxycfg::embedded::{Embedded, EmbeddedConfig};
 use proxycfg::model::{Node, SidecarPortRange};
-use proxycfg::server::http::{HttpConfig, HttpParts, HttpState, LocalAgent, serve};
+use proxycfg::server::http::{HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump, serve};
 use proxycfg::xds::Generator;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -115,7 +115,7 @@ impl World {
             embedded: embedded.clone(),
             node: NODE.into(),
             agent: Arc::new(LocalAgent::new(local.clone(), None)),
-            dump: Arc::new(Generator::new()),
+            dump: Arc::new(MeshDump::new(Arc::new(Generator::new()), None)),
             ads: None,
             registry: prometheus_client::registry::Registry::default(),
         };
