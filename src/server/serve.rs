@@ -483,7 +483,10 @@ fn report_reload(outcome: &ReloadOutcome) {
                 warn!("{warning}");
             }
             if !settings.is_empty() {
-                warn!("changed in the files, in effect after a restart: {}", settings.join(", "));
+                warn!(
+                    "changed in the files, in effect after a restart: {}",
+                    settings.join(", ")
+                );
             }
             info!(
                 changed = report.files_changed,

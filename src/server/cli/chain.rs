@@ -110,7 +110,10 @@ fn matches(given: &Value) -> String {
             Some(path) => parts.push(format!("{form} {path}")),
         }
     }
-    let methods: Vec<&str> = list(http, "Methods").iter().filter_map(Value::as_str).collect();
+    let methods: Vec<&str> = list(http, "Methods")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     if !methods.is_empty() {
         parts.push(methods.join("|"));
     }

@@ -35,7 +35,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR")]
     xds_addr: Option<String>,
     /// Token that Envoy presents to the control plane.
-    #[arg(long, value_name = "TOKEN", env = "CONSUL_HTTP_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "CONSUL_HTTP_TOKEN",
+        hide_env_values = true
+    )]
     token: Option<String>,
     /// The Envoy to run; the `envoy` on PATH unless given.
     #[arg(long, value_name = "FILE", default_value = "envoy")]
@@ -166,9 +171,8 @@ fn xds_address(args: &Args, client: &Client, own: &Value) -> Result<(String, u16
     if let Some(address) = &args.xds_addr {
         let split = address.rsplit_once(':');
         let split = split.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
-        return split.ok_or_else(|| {
-            Failure::BadInput(format!("--xds-addr {address:?}: is not HOST:PORT"))
-        });
+        return split
+            .ok_or_else(|| Failure::BadInput(format!("--xds-addr {address:?}: is not HOST:PORT")));
     }
     let port = own["xDS"]["Ports"]["Plaintext"].as_u64();
     match port.and_then(|port| u16::try_from(port).ok()) {
@@ -214,11 +218,18 @@ fn write_bootstrap(bootstrap: &Value) -> Result<PathBuf, Failure> {
     let path = std::env::temp_dir().join(name);
     let write = |path: &Path| -> std::io::Result<()> {
         let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
         file.write_all(bootstrap.to_string().as_bytes())
     };
     write(&path).map_err(|error| {
-        Failure::Failed(format!("can't write the bootstrap to {}: {error}", path.display()))
+        Failure::Failed(format!(
+            "can't write the bootstrap to {}: {error}",
+            path.display()
+        ))
     })?;
     Ok(path)
 }

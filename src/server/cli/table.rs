@@ -2,9 +2,13 @@
 
 /// Rows under headings, in columns as wide as their widest cell. Cells are made to stay on their line.
 pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> = std::iter::once(headings.iter().map(|h| (*h).to_owned()).collect())
-        .chain(rows.iter().map(|row| row.iter().map(|c| one_line(c)).collect()))
-        .collect();
+    let rows: Vec<Vec<String>> =
+        std::iter::once(headings.iter().map(|h| (*h).to_owned()).collect())
+            .chain(
+                rows.iter()
+                    .map(|row| row.iter().map(|c| one_line(c)).collect()),
+            )
+            .collect();
     let widths: Vec<usize> = (0..headings.len())
         .map(|column| {
             let cells = rows.iter().filter_map(|row| row.get(column));

@@ -17,9 +17,7 @@ use crate::model::{
     AgentCheck, ConfigEntry, EntryKey, EntryKind, NameKey, Problems, ServiceDefinition,
 };
 use crate::source::ChainCheck;
-use crate::store::{
-    MemoryBackend, Op, OpaqueState, Store, StoreError, StoreSnapshot, Transaction,
-};
+use crate::store::{MemoryBackend, Op, OpaqueState, Store, StoreError, StoreSnapshot, Transaction};
 
 /// The name of the state in the store.
 const STATE: &str = "files";

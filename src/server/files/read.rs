@@ -273,9 +273,7 @@ impl Reader<'_> {
                 .enumerate()
                 .filter_map(|(i, item)| self.record(item, &at.index(i)))
                 .collect(),
-            Data::Object(_) if indexed => {
-                self.record(value, &at.index(0)).into_iter().collect()
-            }
+            Data::Object(_) if indexed => self.record(value, &at.index(0)).into_iter().collect(),
             Data::Object(_) => self.record(value, at).into_iter().collect(),
             _ => {
                 let message = format!("must be an object or a list, not {}", value.kind());
@@ -285,7 +283,11 @@ impl Reader<'_> {
         }
     }
 
-    fn record<T: Decode + Validate>(&mut self, value: &Value, at: &Place<'_>) -> Option<Sourced<T>> {
+    fn record<T: Decode + Validate>(
+        &mut self,
+        value: &Value,
+        at: &Place<'_>,
+    ) -> Option<Sourced<T>> {
         let record = read_at(value, at, &mut self.problems)?;
         Some(Sourced {
             source: self.source(at),

@@ -75,12 +75,14 @@ impl Reloader {
         let is_seen = match seen {
             Some(seen) => seen == fingerprint,
             // The first look: what is in effect was read earlier.
-            None => scan.problems.is_empty() && {
-                let hashes = scan.files.iter().map(|(path, f)| (path, f.hash));
-                let current = self.current.files.iter();
-                let hash_of = |file: &FileRecords| file.hash;
-                hashes.eq(current.map(|(path, f)| (path, hash_of(f))))
-            },
+            None => {
+                scan.problems.is_empty() && {
+                    let hashes = scan.files.iter().map(|(path, f)| (path, f.hash));
+                    let current = self.current.files.iter();
+                    let hash_of = |file: &FileRecords| file.hash;
+                    hashes.eq(current.map(|(path, f)| (path, hash_of(f))))
+                }
+            }
         };
         if is_seen && !(forced && self.refused) {
             return ReloadOutcome::Unchanged;
