@@ -123,9 +123,7 @@ struct Sink {
 impl CheckSink for Sink {
     fn report(&self, key: &CheckKey, status: CheckStatus, output: String) {
         // Unknown: it was removed while its last run was under way.
-        if let Ok(true) = self.state.set_check(&key.check_id, status, &output) {
-            tracing::info!(check = %key.check_id, service = %key.service_id, %status, "the state of a check changed");
-        }
+        let _ = self.state.set_check(&key.check_id, status, &output);
     }
 
     fn deregister_service(&self, service_id: &str) {

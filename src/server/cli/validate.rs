@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::{Failure, print, print_json};
-use crate::server::files::{FileProblem, FileSet, check_together, load};
+use crate::server::files::{FileProblem, FileProblems, FileSet, check_together, load};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -31,15 +31,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let errors: Vec<Value> = errors;
         let warnings: Vec<Value> = warnings;
         print_json(&json!({"Errors": errors, "Warnings": warnings}), true)?;
-        return match loaded {
-            Ok(_) => Ok(()),
-            Err(problems) => Err(Failure::BadInput(problem_count(problems.iter().len()))),
-        };
+        return loaded.map(drop).map_err(bad_input);
     }
-    let set = loaded.map_err(|problems| {
-        let count = problem_count(problems.iter().len());
-        Failure::BadInput(format!("{problems}\n{count}"))
-    })?;
+    let set = loaded.map_err(bad_input)?;
     for warning in &set.warnings {
         // Warnings that nobody can read are no reason to fail.
         let _ = writeln!(std::io::stderr(), "warning: {warning}");
@@ -47,15 +41,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     print(&summary(&set))
 }
 
-fn problem_count(count: usize) -> String {
-    match count {
-        1 => "1 problem; nothing would be served".to_owned(),
-        n => format!("{n} problems; nothing would be served"),
-    }
+fn bad_input(problems: FileProblems) -> Failure {
+    Failure::BadInput(problems.to_string())
 }
 
 /// What a set holds, in words.
-pub(super) fn summary(set: &FileSet) -> String {
+fn summary(set: &FileSet) -> String {
     let count = |n: usize, one: &str, many: &str| match n {
         1 => format!("1 {one}"),
         n => format!("{n} {many}"),

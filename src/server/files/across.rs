@@ -24,16 +24,17 @@ pub(super) fn check(set: &FileSet, problems: &mut Vec<FileProblem>) {
 fn services_once(set: &FileSet, problems: &mut Vec<FileProblem>) {
     let mut seen: BTreeMap<NameKey, &Source> = BTreeMap::new();
     for service in set.services() {
-        for id in ids(&service.record) {
-            match seen.get(&id) {
+        let own = service.record.effective_id().to_owned();
+        for id in std::iter::once(own).chain(service.record.sidecar_id()) {
+            match seen.get(&NameKey::new(&id)) {
                 Some(other) => problems.push(service.source.problem(
                     Some("ID"),
                     format!(
-                        "the service id \"{id}\" is defined in {other} too; give each service an id of its own"
+                        "the service id {id:?} is defined in {other} too; give each service an id of its own"
                     ),
                 )),
                 None => {
-                    seen.insert(id, &service.source);
+                    seen.insert(NameKey::new(&id), &service.source);
                 }
             }
         }
