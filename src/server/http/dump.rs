@@ -22,11 +22,24 @@ pub trait ResourceDump: Send + Sync + fmt::Debug + 'static {
     ) -> Value;
 
     /// What is wrong with the resources that the proxy's streams have.
-    fn problems(&self, id: &ProxyId) -> Vec<Problem>;
+    fn problems(&self, _id: &ProxyId) -> Vec<Problem> {
+        Vec::new()
+    }
 }
 
-/// Makes resources anew from the snapshot, without the last good form of what can't be built; shares the caches of the
-/// generator that makes them for streams.
+/// Makes resources anew from the snapshot, without the last good form of what can't be built.
+impl ResourceDump for Generator {
+    fn resources(
+        &self,
+        _id: &ProxyId,
+        snapshot: &ConfigSnapshot,
+        kind: Option<ResourceType>,
+    ) -> Value {
+        Self::resources(self, snapshot, None).set.to_json(kind)
+    }
+}
+
+/// As the generator alone, whose caches it shares with the streams, and with the problems of their resources.
 #[derive(Debug)]
 pub struct MeshDump {
     generator: Arc<Generator>,
@@ -47,11 +60,11 @@ impl MeshDump {
 impl ResourceDump for MeshDump {
     fn resources(
         &self,
-        _id: &ProxyId,
+        id: &ProxyId,
         snapshot: &ConfigSnapshot,
         kind: Option<ResourceType>,
     ) -> Value {
-        self.generator.resources(snapshot, None).set.to_json(kind)
+        ResourceDump::resources(&*self.generator, id, snapshot, kind)
     }
 
     fn problems(&self, id: &ProxyId) -> Vec<Problem> {
