@@ -45,7 +45,8 @@ pub(super) fn read(file: &ScannedFile) -> ReadFile {
     let shown = |problem| FileProblem::of_record(&file.shown, problem);
     read.errors = problems.errors.into_iter().map(shown).collect();
     read.warnings = problems.warnings.into_iter().map(shown).collect();
-    if read.errors.is_empty() && read.records.is_empty() && read.settings.is_empty() {
+    let silent = read.errors.is_empty() && read.warnings.is_empty();
+    if silent && read.records.is_empty() && read.settings.is_empty() {
         read.warnings.push(FileProblem::of_file(
             &file.shown,
             "the file defines nothing that is used here",
@@ -192,7 +193,7 @@ impl Reader<'_> {
         };
         for member in members.iter().filter(|m| m.value.data != Data::Null) {
             let is = |name: &&str| same_key(&member.key, name);
-            let Some(key) = USED_PORTS.iter().copied().find(|name| is(name)) else {
+            let Some(key) = USED_PORTS.iter().copied().find(is) else {
                 if IDLE_PORTS.iter().any(|name| is(name)) {
                     let here = at.key(&member.key);
                     self.problems.warning(&here, "has no effect here");
