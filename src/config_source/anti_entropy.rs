@@ -272,12 +272,7 @@ impl StoreSync {
     }
 
     /// Removes checks that were written and are in the local state no more.
-    fn remove_checks(
-        &self,
-        written: &BTreeSet<NameKey>,
-        tables: &LocalTables,
-        ops: &mut Vec<Op>,
-    ) {
+    fn remove_checks(&self, written: &BTreeSet<NameKey>, tables: &LocalTables, ops: &mut Vec<Op>) {
         let gone = written.iter().filter(|id| tables.check(id).is_none());
         ops.extend(gone.map(|id| Op::DeregisterCheck {
             node: (&self.node_key).into(),

@@ -24,6 +24,7 @@ use crate::model::{ProxyId, ProxySource, ServiceKind};
 use crate::proxy::Registration;
 use crate::store::WaitHandle;
 
+use super::contain;
 use super::local::LocalConfigSource;
 use super::sessions::SessionLimiter;
 use super::watch::{ConfigSource, Signal, SourceWatch, WatchError};
@@ -361,7 +362,7 @@ impl Shared {
             }
             let inbox = std::mem::take(&mut *self.inbox.lock());
             for id in inbox.changed {
-                self.look_again(&id);
+                contain("the catalog config source", || self.look_again(&id));
             }
             grace.extend(inbox.released);
             let now = self.clock.monotonic();

@@ -21,7 +21,9 @@ use super::local_tables::{LocalCheck, LocalEntry, LocalTables, Origin};
 
 /// What the store has kept of the local state can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: the store's copy of the local state can't be read: {problem}; restore or remove the data directory")]
+#[error(
+    "{name}: the store's copy of the local state can't be read: {problem}; restore or remove the data directory"
+)]
 pub struct RestoreError {
     /// Name of the store's opaque state.
     pub name: SmolStr,
@@ -169,17 +171,18 @@ impl LocalState {
     pub fn restore(&self, store: &StoreSnapshot) -> Result<(), RestoreError> {
         let kept = read(store)?;
         let reader = store.reader();
-        let mut states: BTreeMap<NameKey, (CheckStatus, String)> = BTreeMap::new();
+        let mut states: BTreeMap<(NameKey, NameKey), (CheckStatus, String)> = BTreeMap::new();
         for node in reader.nodes() {
             for row in reader.node_checks(&node.node) {
-                let state = (row.status, row.output.clone());
-                states.insert(NameKey::new(&row.check_id), state);
+                let key = (NameKey::new(&node.node), NameKey::new(&row.check_id));
+                states.insert(key, (row.status, row.output.clone()));
             }
         }
-        let check = |kept: KeptCheck| {
+        let check = |node: &NameKey, kept: KeptCheck| {
             let mut check = kept.check;
             self.node().as_str().clone_into(&mut check.node);
-            if let Some((status, output)) = states.get(&NameKey::new(&check.check_id)) {
+            let key = (node.clone(), NameKey::new(&check.check_id));
+            if let Some((status, output)) = states.get(&key) {
                 check.status = *status;
                 check.output.clone_from(output);
             }
@@ -189,8 +192,8 @@ impl LocalState {
             }
         };
         let mut tables = LocalTables::default();
-        for (_, _, kept) in kept.services {
-            let checks = kept.checks.into_iter().map(&check);
+        for (node, _, kept) in kept.services {
+            let checks = kept.checks.into_iter().map(|c| check(&node, c));
             let parent = Some(kept.sidecar_of).filter(|id| !id.is_empty());
             tables.load(LocalEntry {
                 service: Arc::new(kept.service),
@@ -202,9 +205,9 @@ impl LocalState {
                     .collect(),
             });
         }
-        for (_, checks) in kept.node_checks {
+        for (node, checks) in kept.node_checks {
             for kept in checks {
-                tables.load_node_check(check(kept));
+                tables.load_node_check(check(&node, kept));
             }
         }
         self.load(tables);

@@ -181,7 +181,13 @@ impl LocalState {
         } in records
         {
             for (position, definition) in services.into_iter().enumerate() {
-                let put = draft.put(&self.node, self.sidecar_ports, definition, &origin, position);
+                let put = draft.put(
+                    &self.node,
+                    self.sidecar_ports,
+                    definition,
+                    &origin,
+                    position,
+                );
                 added_all.extend(put.map(added));
             }
             checks.push((origin, own_checks));
@@ -361,12 +367,14 @@ struct Draft {
     seen_checks: BTreeSet<NameKey>,
     /// Ports that are given in the records: never assigned to others.
     reserved: BTreeSet<u16>,
+    /// Whose records are replaced: what they have in the tables is no conflict.
+    origins: BTreeSet<Origin>,
 }
 
 impl Draft {
     /// Takes out of the tables whatever the owners had and don't name any more.
     fn new(mut tables: LocalTables, records: &[OriginRecords]) -> Self {
-        let origins: BTreeSet<&Origin> = records.iter().map(|r| &r.origin).collect();
+        let origins: BTreeSet<Origin> = records.iter().map(|r| r.origin.clone()).collect();
         let definitions = || records.iter().flat_map(|r| &r.services);
         let named: BTreeSet<NameKey> = definitions()
             .flat_map(|d| std::iter::once(d.effective_id().to_owned()).chain(d.sidecar_id()))
@@ -404,6 +412,7 @@ impl Draft {
             seen: BTreeMap::new(),
             seen_checks: BTreeSet::new(),
             reserved,
+            origins,
         }
     }
 
@@ -435,7 +444,7 @@ impl Draft {
                     .tables
                     .service(&key)
                     .map(|s| &s.origin)
-                    .filter(|other| *other != origin && **other != Origin::API)
+                    .filter(|other| **other != Origin::API && !self.origins.contains(other))
                     .map(ToString::to_string),
             };
             if let Some(there) = there {

@@ -4,7 +4,7 @@
 //! off. A burst of changes gives one or two passes. An error concerns only the record that it is about; the next resync
 //! tries again, restarts proxies that have ended by themselves, and notices a changed default token.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use crate::proxy::Registration;
 use crate::sync::{Latest, Read};
 
 use super::anti_entropy::StoreSync;
+use super::contain;
 use super::local_records::RestoreError;
 use super::local_state::{LocalState, Version};
 use super::local_tables::{LocalEntry, LocalTables};
@@ -121,6 +122,7 @@ impl LocalSync {
             shared: shared.clone(),
             resync: options.resync,
             taken_in: Version::default(),
+            refused: Vec::new(),
             passes: 0,
         };
         let thread = std::thread::Builder::new()
@@ -206,13 +208,15 @@ struct Loop {
     shared: Arc<Shared>,
     resync: Duration,
     taken_in: Version,
+    /// What the catalog refused last: logged once.
+    refused: Vec<String>,
     passes: u64,
 }
 
 impl Loop {
     fn run(mut self, stopped: &Receiver<()>, poked: &Receiver<()>) {
         let mut timer = self.timer();
-        self.pass(true);
+        contain("the sync of the local state", || self.pass(true));
         loop {
             let everything = select! {
                 recv(stopped) -> _ => break,
@@ -223,7 +227,7 @@ impl Loop {
                     true
                 }
             };
-            self.pass(everything);
+            contain("the sync of the local state", || self.pass(everything));
         }
         self.shared.done.end();
     }
@@ -240,13 +244,15 @@ impl Loop {
     fn pass(&mut self, everything: bool) {
         let (tables, version) = self.state.at();
         let mut outcome = self.catalog.sync(&tables);
-        for problem in &outcome.problems {
-            tracing::warn!("{problem}; it is tried again");
+        if outcome.problems != self.refused {
+            for problem in &outcome.problems {
+                tracing::warn!("{problem}; it is tried again");
+            }
+            self.refused.clone_from(&outcome.problems);
         }
         if everything || version.records != self.taken_in.records {
             let token = self.shared.default_token.read().clone();
-            self.proxies
-                .sync(&tables, self.catalog.node(), &token);
+            self.proxies.sync(&tables, self.catalog.node(), &token);
         }
         outcome
             .problems
@@ -272,7 +278,7 @@ struct ProxySync {
 impl ProxySync {
     fn sync(&mut self, tables: &LocalTables, node: &Node, default_token: &SmolStr) {
         let mut failing = BTreeMap::new();
-        let mut wanted = std::collections::BTreeSet::new();
+        let mut wanted = BTreeSet::new();
         for (_, entry) in tables.services().filter(|(_, s)| s.service.kind.is_proxy()) {
             let id = ProxyId::new(&*entry.service.id, &*node.node);
             let options = RegisterOptions {

@@ -186,12 +186,7 @@ impl LocalTables {
     }
 
     /// Two sidecars with one explicit port may live in separate network namespaces, so that is no error (FC-037).
-    fn port_warning(
-        &self,
-        sidecar: &LocalService,
-        key: &NameKey,
-        own: &NameKey,
-    ) -> Option<String> {
+    fn port_warning(&self, sidecar: &LocalService, key: &NameKey, own: &NameKey) -> Option<String> {
         let port = sidecar.service.port;
         let other = self
             .users_of(port)

@@ -43,3 +43,10 @@ pub use local_tables::{LocalCheck, LocalEntry, Origin};
 pub use session_control::SessionControl;
 pub use sessions::{CapacityReached, Session, SessionLimiter, drain_rate, max_sessions};
 pub use watch::{ConfigSource, Signal, SourceWatch, StreamEnd, WatchError};
+
+/// Runs a piece of work on a thread that must go on: a panic is logged and concerns only this piece of work.
+fn contain(what: &str, work: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        tracing::error!("a panic in {what}; the rest goes on");
+    }
+}

@@ -294,10 +294,7 @@ mod tests {
         // The drained ones have given their places back when they were drained, and only then.
         drop(sessions);
         assert_eq!(limiter.in_flight(), 0);
-        assert_eq!(
-            CapacityReached.to_string(),
-            "active session limit reached"
-        );
+        assert_eq!(CapacityReached.to_string(), "active session limit reached");
     }
 
     #[test]

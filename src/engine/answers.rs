@@ -26,6 +26,7 @@ use crate::source::{
 };
 use crate::store::{Reads, StoreSnapshot};
 
+use super::callbacks::{CallbackPool, Serial};
 use super::registry::Entry;
 
 /// A moment of the store, and the answers at it.
@@ -107,6 +108,13 @@ pub(super) struct QuerySlot {
     pub id: QueryId,
     pub key: QueryKey,
     pub route: Route,
+    /// The spent slot of the same query that this one replaces.
+    pub replaces: Option<QueryId>,
+    /// The feed says that the token is no longer valid. Who held the slot by then ends; whoever comes later asks anew, so that a
+    /// proxy that is registered again isn't ended by an answer from before (engine.md 7, M8).
+    spent: AtomicBool,
+    /// Calls of the feed, one after another.
+    calls: OnceLock<Arc<Serial>>,
     inner: Mutex<SlotInner>,
 }
 
@@ -125,6 +133,35 @@ struct SlotInner {
 }
 
 impl QuerySlot {
+    fn new(id: QueryId, key: QueryKey, route: Route, replaces: Option<QueryId>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            key,
+            route,
+            replaces,
+            spent: AtomicBool::new(false),
+            calls: OnceLock::new(),
+            inner: Mutex::default(),
+        })
+    }
+
+    /// Whether its last answer says that the token is no longer valid.
+    pub fn is_spent(&self) -> bool {
+        self.spent.load(Ordering::SeqCst)
+    }
+
+    /// Says so.
+    pub fn set_spent(&self, spent: bool) {
+        self.spent.store(spent, Ordering::SeqCst);
+    }
+
+    /// Calls the feed, after all calls given before. A call that blocks holds up this query alone.
+    pub fn call_feed(&self, pool: &CallbackPool, call: impl FnOnce() + Send + 'static) {
+        self.calls
+            .get_or_init(|| Serial::new(pool.clone()))
+            .spawn(call);
+    }
+
     /// Adds a state to be woken. Returns false if the slot is retired.
     pub fn add_interest(&self, entry: &Arc<Entry>) -> bool {
         let mut inner = self.inner.lock();
@@ -217,6 +254,24 @@ struct TableInner {
     by_id: HashMap<QueryId, Arc<QuerySlot>, RandomState>,
     by_subscription: HashMap<SubscriptionId, Arc<QuerySlot>, RandomState>,
     next_id: u64,
+    closed: bool,
+}
+
+impl TableInner {
+    fn insert(&mut self, key: QueryKey, route: Route, replaces: Option<QueryId>) -> Arc<QuerySlot> {
+        self.next_id += 1;
+        let slot = QuerySlot::new(QueryId(self.next_id), key.clone(), route, replaces);
+        self.by_key.insert(key, slot.clone());
+        self.by_id.insert(slot.id, slot.clone());
+        slot
+    }
+
+    /// Whether a slot is the one that its query is looked up to.
+    fn is_current(&self, slot: &QuerySlot) -> bool {
+        self.by_key
+            .get(&slot.key)
+            .is_some_and(|current| current.id == slot.id)
+    }
 }
 
 impl QueryTable {
@@ -240,17 +295,15 @@ impl QueryTable {
         if let Some(slot) = inner.by_key.get(&key) {
             return slot.clone();
         }
-        inner.next_id += 1;
-        let id = QueryId(inner.next_id);
-        let slot = Arc::new(QuerySlot {
-            id,
-            key: key.clone(),
-            route,
-            inner: Mutex::default(),
-        });
-        inner.by_key.insert(key, slot.clone());
-        inner.by_id.insert(id, slot.clone());
-        slot
+        inner.insert(key, route, None)
+    }
+
+    /// Puts a new slot in the place of a spent one, which stays for those who hold it.
+    pub fn renew(&self, spent: &QuerySlot) {
+        let mut inner = self.inner.lock();
+        if inner.is_current(spent) {
+            inner.insert(spent.key.clone(), spent.route.clone(), Some(spent.id));
+        }
     }
 
     /// The slot with a number.
@@ -268,13 +321,30 @@ impl QueryTable {
         self.inner.lock().by_subscription.get(&id).cloned()
     }
 
-    /// Gives a slot a subscription if it has none. Returns it if it is new.
-    pub fn subscribe(&self, slot: &Arc<QuerySlot>) -> Option<SubscriptionId> {
-        let id = slot.subscribe(|| {
-            SubscriptionId(self.next_subscription.fetch_add(1, Ordering::Relaxed) + 1)
-        })?;
-        self.inner.lock().by_subscription.insert(id, slot.clone());
-        Some(id)
+    /// Gives a slot a subscription if it has none, and calls `begin` with it before anybody can end it.
+    pub fn subscribe(&self, slot: &Arc<QuerySlot>, begin: impl FnOnce(SubscriptionId)) {
+        let mut inner = self.inner.lock();
+        if inner.closed {
+            return;
+        }
+        let next = || SubscriptionId(self.next_subscription.fetch_add(1, Ordering::Relaxed) + 1);
+        if let Some(id) = slot.subscribe(next) {
+            inner.by_subscription.insert(id, slot.clone());
+            begin(id);
+        }
+    }
+
+    /// Ends all subscriptions and begins no more; returns their slots.
+    pub fn close(&self) -> Vec<Arc<QuerySlot>> {
+        let mut inner = self.inner.lock();
+        inner.closed = true;
+        let mut slots: Vec<_> = inner
+            .by_subscription
+            .drain()
+            .map(|(_, slot)| slot)
+            .collect();
+        slots.sort_by_key(|slot| slot.id);
+        slots
     }
 
     /// Takes a slot that nobody has wanted since `before` out of the table. Returns false if somebody wants it, or did more
@@ -291,7 +361,9 @@ impl QueryTable {
         state.latest = None;
         let subscription = state.subscription;
         drop(state);
-        inner.by_key.remove(&slot.key);
+        if inner.is_current(slot) {
+            inner.by_key.remove(&slot.key);
+        }
         inner.by_id.remove(&slot.id);
         if let Some(id) = subscription {
             inner.by_subscription.remove(&id);
@@ -354,14 +426,8 @@ impl Evaluator {
         self.readers.lock().index.remove(&id);
     }
 
-    /// The answer of a cell, computed now if need be. `recheck` is called if the step loop must look at the query again.
-    pub fn force(
-        &self,
-        slot: &QuerySlot,
-        cell: &AnswerCell,
-        recheck: impl FnOnce(QueryId),
-    ) -> Input {
-        let mut stale = false;
+    /// The answer of a cell, computed now if need be.
+    pub fn force(&self, slot: &QuerySlot, cell: &AnswerCell) -> Input {
         let filled = cell.value.get_or_init(|| {
             let task = cell.task.lock().take();
             let Some((store, previous)) = task else {
@@ -376,17 +442,14 @@ impl Evaluator {
             let input = merge(result, previous.as_ref());
             let confirmed = self.register(slot.id, &reads, cell.bound);
             cell.confirmed.store(confirmed, Ordering::Release);
-            stale = !confirmed;
             Filled { input, reads }
         });
-        if stale {
-            recheck(slot.id);
-        }
         filled.input.clone()
     }
 
     /// The answer of a cell for a state that runs at `step`: if the cell isn't confirmed and something it read changed
-    /// on the way to the step, the answer is computed for the step alone.
+    /// on the way to the step, the answer is computed for the step alone. `recheck` is called if the step loop must look at
+    /// the query again: by every state that reads an unconfirmed cell, since each must hold back those who wait for it.
     pub fn force_at(
         &self,
         slot: &QuerySlot,
@@ -394,9 +457,12 @@ impl Evaluator {
         step: &Step,
         recheck: impl FnOnce(QueryId),
     ) -> Input {
-        let input = self.force(slot, cell, recheck);
-        let taken_care_of =
-            cell.bound <= step.store.index() && cell.confirmed.load(Ordering::Acquire);
+        let input = self.force(slot, cell);
+        let confirmed = cell.confirmed.load(Ordering::Acquire);
+        if !confirmed {
+            recheck(slot.id);
+        }
+        let taken_care_of = confirmed && cell.bound <= step.store.index();
         if taken_care_of || self.holds_at(cell, step) {
             return input;
         }

@@ -1,4 +1,4 @@
-//! The pool that calls out of the engine: watch callbacks and feeds.
+//! The pools that call out of the engine: one for watch callbacks, one for feeds.
 //!
 //! Threads are started when a job finds none idle, up to a cap, and end when idle for a while. A job that blocks holds one
 //! thread; past the cap, jobs wait. Workers and the step loop never run a job.
@@ -25,6 +25,15 @@ pub(super) fn mark_engine_thread() {
 /// Whether the present thread is one of an engine's.
 pub(super) fn on_engine_thread() -> bool {
     ENGINE_THREAD.get()
+}
+
+/// What becomes of jobs that haven't begun when a pool is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// They are dropped.
+    Dropped,
+    /// They are done first.
+    Done,
 }
 
 /// An elastic pool of threads.
@@ -92,12 +101,15 @@ impl CallbackPool {
         self.0.state.lock().threads
     }
 
-    /// Takes no more jobs, drops those that haven't begun, and waits until the deadline for the rest. Returns how many
-    /// threads are stuck. Doesn't wait on an engine thread.
-    pub fn close(&self, deadline: Instant) -> usize {
+    /// Takes no more jobs, and waits until the deadline for the threads. Returns how many are stuck. Doesn't wait on an
+    /// engine thread.
+    pub fn close(&self, deadline: Instant, rest: Rest) -> usize {
         let mut state = self.0.state.lock();
         state.closed = true;
-        let dropped = std::mem::take(&mut state.jobs);
+        let dropped = match rest {
+            Rest::Dropped => std::mem::take(&mut state.jobs),
+            Rest::Done => VecDeque::new(),
+        };
         self.0.work.notify_all();
         parking_lot::MutexGuard::unlocked(&mut state, || drop(dropped));
         if on_engine_thread() {
@@ -148,6 +160,12 @@ impl Inner {
 pub(super) struct Serial {
     pool: CallbackPool,
     jobs: Mutex<(VecDeque<Job>, bool)>,
+}
+
+impl std::fmt::Debug for Serial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Serial")
+    }
 }
 
 impl Serial {
@@ -207,7 +225,10 @@ mod tests {
         pool.spawn(move || done.send(()).unwrap());
         finished.recv_timeout(Duration::from_secs(10)).unwrap();
         drop(release);
-        assert_eq!(pool.close(Instant::now() + Duration::from_secs(10)), 0);
+        assert_eq!(
+            pool.close(Instant::now() + Duration::from_secs(10), Rest::Done),
+            0
+        );
     }
 
     #[test]
@@ -220,9 +241,12 @@ mod tests {
             let _ = blocked.recv();
         });
         started.recv().unwrap();
-        assert_eq!(pool.close(Instant::now()), 1);
+        assert_eq!(pool.close(Instant::now(), Rest::Dropped), 1);
         drop(release);
-        assert_eq!(pool.close(Instant::now() + Duration::from_secs(10)), 0);
+        assert_eq!(
+            pool.close(Instant::now() + Duration::from_secs(10), Rest::Done),
+            0
+        );
     }
 
     #[test]
@@ -236,6 +260,6 @@ mod tests {
         }
         drop(send);
         assert!(receive.iter().eq(0..1_000));
-        pool.close(Instant::now() + Duration::from_secs(10));
+        pool.close(Instant::now() + Duration::from_secs(10), Rest::Done);
     }
 }

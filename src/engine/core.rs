@@ -1,5 +1,6 @@
 //! What the threads of an engine share, and how a state is woken.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -8,12 +9,12 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
 use crate::proxy::SharedParts;
-use crate::source::{FeedSink, QueryId, Route};
+use crate::source::{FeedSink, QueryError, QueryId, Route};
 use crate::store::Store;
 
 use super::EngineConfig;
 use super::answers::{Evaluator, QuerySlot, QueryTable, Step};
-use super::callbacks::{CallbackPool, Serial};
+use super::callbacks::CallbackPool;
 use super::progress::Progress;
 use super::registry::{Entry, Registry};
 use super::stepper::Inbox;
@@ -29,8 +30,8 @@ pub(super) struct Core {
     pub registry: Registry,
     pub progress: Arc<Progress>,
     pub callbacks: CallbackPool,
-    /// Calls into feeds keep their order.
-    pub feed_calls: Arc<Serial>,
+    /// Calls into feeds: on threads of their own, so that watch callbacks that block keep no proxy from its data.
+    pub feeds: CallbackPool,
     pub sink: FeedSink,
     pub inbox: Arc<Mutex<Inbox>>,
     pub inbox_wake: Sender<()>,
@@ -77,8 +78,9 @@ impl Core {
     ) -> Self {
         let callbacks = CallbackPool::new(config.callback_threads, config.callback_idle_time);
         let limiter = super::limit::RateLimiter::new(config.updates_per_second);
+        let feeds = CallbackPool::new(config.callback_threads, config.callback_idle_time);
         Self {
-            feed_calls: Serial::new(callbacks.clone()),
+            feeds,
             callbacks,
             config,
             clock,
@@ -126,10 +128,10 @@ impl Core {
         }
         schedule.dirty.extend(query);
         schedule.wanted = true;
-        if schedule.gate.is_none() {
-            schedule.gate = gate;
-        }
+        let spare = gate.and_then(|gate| schedule.gates.add(gate));
         self.enqueue(entry, &mut schedule, bulk);
+        drop(schedule);
+        drop(spare);
     }
 
     /// Has a state run for the sake of a registry operation: a registration to take in, or an end to clean up after.
@@ -137,12 +139,10 @@ impl Core {
         let gate = self.progress.floating_gate();
         let mut schedule = entry.schedule.lock();
         schedule.wanted = true;
-        if schedule.gate.is_none() {
-            schedule.gate = Some(gate);
-        } else {
-            schedule.registry_gate = Some(gate);
-        }
+        let spare = schedule.gates.add(gate);
         self.enqueue(entry, &mut schedule, bulk);
+        drop(schedule);
+        drop(spare);
     }
 
     fn enqueue(&self, entry: &Arc<Entry>, schedule: &mut super::registry::Schedule, bulk: bool) {
@@ -159,14 +159,13 @@ impl Core {
         if schedule.in_fast || (bulk && schedule.in_bulk) {
             return;
         }
-        let (flag, lane): (_, fn(&Lanes) -> &Sender<Arc<Entry>>) = if bulk {
-            (&mut schedule.in_bulk, |l| &l.bulk)
-        } else {
-            (&mut schedule.in_fast, |l| &l.fast)
-        };
         // The lanes have no bound, so sending doesn't block; they hold at most one token of a state each.
         if let Some(lanes) = &*self.lanes.read() {
-            *flag = lane(lanes).send(entry.clone()).is_ok();
+            if bulk {
+                schedule.in_bulk = lanes.bulk.send(entry.clone()).is_ok();
+            } else {
+                schedule.in_fast = lanes.fast.send(entry.clone()).is_ok();
+            }
         }
     }
 
@@ -180,19 +179,33 @@ impl Core {
         let Route::Feed(feed) = &slot.route else {
             return;
         };
-        let Some(id) = self.queries.subscribe(slot) else {
-            return;
-        };
-        let (feed, sink, slot) = (feed.clone(), self.sink.clone(), slot.clone());
-        self.feed_calls
-            .spawn(move || feed.subscribe(id, &slot.key.scope, &slot.key.query, sink));
+        self.queries.subscribe(slot, |id| {
+            let (feed, sink, called) = (feed.clone(), self.sink.clone(), slot.clone());
+            slot.call_feed(&self.feeds, move || {
+                let (scope, query) = (&called.key.scope, &called.key.query);
+                let call = || feed.subscribe(id, scope, query, sink.clone());
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
+                    let text = super::panic_text(panic.as_ref());
+                    tracing::error!(%query, panic = text, "a feed panicked");
+                    let error = format!("the source of the {query} failed: internal error: {text}");
+                    sink.answer(id, Err(QueryError::new(error)));
+                }
+            });
+        });
     }
 
     /// Ends a query's subscription.
     pub fn unsubscribe(&self, slot: &Arc<QuerySlot>) {
         if let (Route::Feed(feed), Some(id)) = (&slot.route, slot.subscription()) {
             let feed = feed.clone();
-            self.feed_calls.spawn(move || feed.unsubscribe(id));
+            slot.call_feed(&self.feeds, move || feed.unsubscribe(id));
+        }
+    }
+
+    /// Ends all subscriptions.
+    pub fn unsubscribe_all(&self) {
+        for slot in self.queries.close() {
+            self.unsubscribe(&slot);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The front door: register, deregister, list, watch.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::source::{AuthScope, FeedSink, Query, QueryKey, Route, Sources};
 use crate::store::Store;
 
 use super::answers::{Evaluator, Step};
-use super::callbacks::{mark_engine_thread, on_engine_thread};
+use super::callbacks::{Rest, mark_engine_thread, on_engine_thread};
 use super::core::{Core, Lanes};
 use super::registry::{Entry, Meta, RunState, Schedule};
 use super::status::{EngineCounts, ProxyStatus, WaitError};
@@ -260,6 +261,8 @@ impl Manager {
                     store_index: None,
                     fault: None,
                     faults: 0,
+                    ready: false,
+                    issues: Vec::new(),
                 }),
                 schedule: Mutex::new(Schedule {
                     all: true,
@@ -279,10 +282,17 @@ impl Manager {
             Ok((Registered::Created, Some(entry)))
         })?;
         if let Some(old) = old {
+            // What the old generation is publishing at this moment is over before this returns.
+            old.cell.fence();
             retire(core, &old);
         }
         if let Some(entry) = entry {
             core.wake_for_registry(&entry, false);
+        }
+        if self.inner.closed.load(Ordering::SeqCst) {
+            // It ended meanwhile, perhaps before this proxy was there to end.
+            self.inner.end_all();
+            return Err(RegisterError::Closed);
         }
         Ok(result)
     }
@@ -428,7 +438,7 @@ impl Manager {
         match (&slot.route, slot.subscription()) {
             (Route::Feed(feed), Some(subscription)) => {
                 let feed = feed.clone();
-                core.feed_calls.spawn(move || feed.refresh(subscription));
+                slot.call_feed(&core.feeds, move || feed.refresh(subscription));
                 true
             }
             _ => false,
@@ -451,7 +461,7 @@ impl Manager {
             proxies: core.registry.len(),
             watches: core.registry.watches.load(Ordering::Relaxed),
             threads: core.threads.load(Ordering::SeqCst),
-            callback_threads: core.callbacks.threads(),
+            callback_threads: core.callbacks.threads() + core.feeds.threads(),
             steps: Core::count(&counters.steps),
             answers_computed: Core::count(&core.evaluator.computed),
             runs: Core::count(&counters.runs),
@@ -462,12 +472,13 @@ impl Manager {
         }
     }
 
-    /// Ends the engine: every watch ends, no callback is begun any more, and threads are joined until the deadline. From
-    /// a thread of the engine it doesn't wait. Closing twice is fine.
+    /// Ends the engine: every watch ends, no callback is begun any more, feeds are told that nobody wants their answers, and
+    /// threads are joined until the deadline. From a thread of the engine it doesn't wait. Closing twice is fine.
     pub fn close(&self, deadline: Instant) -> CloseReport {
         self.inner.shut_down();
         let core = self.core();
-        let callbacks = core.callbacks.close(deadline);
+        let callbacks =
+            core.callbacks.close(deadline, Rest::Dropped) + core.feeds.close(deadline, Rest::Done);
         if on_engine_thread() {
             return CloseReport {
                 stuck_threads: callbacks,
@@ -495,6 +506,15 @@ impl Handle {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
+        self.end_all();
+        self.core.progress.close();
+        self.stop.lock().take();
+        self.core.close_lanes();
+        self.core.unsubscribe_all();
+    }
+
+    /// Ends every watch and every state.
+    fn end_all(&self) {
         for proxy in self.core.registry.drain() {
             proxy.cell.end();
             if let Some(entry) = proxy.entry {
@@ -502,9 +522,6 @@ impl Handle {
                 retire(&self.core, &entry);
             }
         }
-        self.core.progress.close();
-        self.stop.lock().take();
-        self.core.close_lanes();
     }
 }
 
@@ -529,8 +546,14 @@ fn spawn(
     let counted = core.clone();
     let started = std::thread::Builder::new().name(name).spawn(move || {
         mark_engine_thread();
-        work();
+        let end = catch_unwind(AssertUnwindSafe(work));
         counted.threads.fetch_sub(1, Ordering::SeqCst);
+        if let Err(panic) = end {
+            tracing::error!(
+                panic = super::panic_text(panic.as_ref()),
+                "a thread of the engine panicked"
+            );
+        }
     });
     if started.is_err() {
         core.threads.fetch_sub(1, Ordering::SeqCst);
@@ -587,17 +610,14 @@ fn status(id: ProxyId, entry: Option<&Arc<Entry>>, watchers: usize) -> ProxyStat
             fault: None,
         };
     };
-    let (ready, issues) = {
-        let run = entry.run.lock();
-        (run.state.is_ready(), run.state.issues())
-    };
+    // Not from the state itself: that would wait for a run, and a run for a view.
     let meta = entry.meta.lock();
     ProxyStatus {
         id,
         kind: Some(entry.kind),
         source: Some(meta.source.clone()),
-        ready: ready && meta.ended.is_none() && meta.store_index.is_some(),
-        issues,
+        ready: meta.ready && meta.ended.is_none() && meta.store_index.is_some(),
+        issues: meta.issues.clone(),
         store_index: meta.store_index.unwrap_or(0),
         watchers,
         ended: meta.ended.as_ref().map(|e| e.message.clone()),

@@ -8,7 +8,7 @@
 //! - The **step loop** folds commits and outside answers into steps and wakes the states that want a changed answer.
 //! - **Workers** run states against the newest step; a state sees one moment of the store, publishes alone, and is never run
 //!   by two workers at a time.
-//! - The **callback pool** calls watch callbacks and feeds; nothing else ever waits for foreign code.
+//! - The **callback pool** calls watch callbacks, and one like it calls feeds; nothing else ever waits for foreign code.
 //!
 //! Nobody waits for a step to finish, and channels carry wake tokens, never values: a slow watcher or a herd delays nobody.
 
@@ -38,7 +38,8 @@ pub use watch::{CallbackWatch, Watch, WatchEnd, WatchEvent};
 pub struct EngineConfig {
     /// Worker threads; at least one.
     pub workers: usize,
-    /// Most callback threads. Callbacks that block hold one each; past the cap, others wait for them.
+    /// Most callback threads. Callbacks that block hold one each; past the cap, others wait for them. Feeds are called on as
+    /// many threads of their own.
     pub callback_threads: usize,
     /// How long a callback thread stays idle before it ends.
     pub callback_idle_time: Duration,

@@ -3,7 +3,7 @@
 //! Every wake carries a [`Gate`] of the step that caused it, kept until the state has run at that step or a later one. A step is
 //! done when it and all before it have no gate left.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +16,53 @@ pub(super) struct Gate {
     of: Of,
 }
 
-#[derive(Debug)]
+/// What a state hasn't taken in: the oldest step, and the oldest registry operation. Older ones hold back newer ones, so one of
+/// each is enough; one can't stand for the other, since a wait may have begun between the two.
+#[derive(Debug, Default)]
+pub(super) struct Gates {
+    step: Option<Gate>,
+    operation: Option<Gate>,
+}
+
+impl Gates {
+    /// Adds a gate unless there is one of its class. The one that isn't needed is handed back, to be dropped outside of locks.
+    pub fn add(&mut self, gate: Gate) -> Option<Gate> {
+        let place = match gate.of {
+            Of::Step(_) => &mut self.step,
+            Of::Floating(_) => &mut self.operation,
+        };
+        if place.is_some() {
+            return Some(gate);
+        }
+        *place = Some(gate);
+        None
+    }
+
+    /// Puts back what was taken: older than what has come since.
+    pub fn put_back(&mut self, older: Self) -> Self {
+        let newer = Self {
+            step: older.step.is_some().then(|| self.step.take()).flatten(),
+            operation: older
+                .operation
+                .is_some()
+                .then(|| self.operation.take())
+                .flatten(),
+        };
+        self.step = self.step.take().or(older.step);
+        self.operation = self.operation.take().or(older.operation);
+        newer
+    }
+
+    /// Gates of the same step and operation, for work that must be done beside.
+    pub fn again(&self) -> Self {
+        Self {
+            step: self.step.as_ref().map(Gate::again),
+            operation: self.operation.as_ref().map(Gate::again),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
 enum Of {
     /// A step.
     Step(u64),
@@ -38,7 +84,7 @@ struct Inner {
     /// The store index up to which everything is done.
     done_index: u64,
     /// Registry operations whose work isn't done.
-    floating: BTreeSet<u64>,
+    floating: BTreeMap<u64, usize>,
     next_floating: u64,
     closed: bool,
 }
@@ -69,7 +115,7 @@ impl Progress {
         let mut inner = self.inner.lock();
         inner.next_floating += 1;
         let number = inner.next_floating;
-        inner.floating.insert(number);
+        inner.floating.insert(number, 1);
         Gate {
             progress: self.clone(),
             of: Of::Floating(number),
@@ -105,8 +151,8 @@ impl Progress {
             inner.done_index >= index
                 && inner
                     .floating
-                    .first()
-                    .is_none_or(|oldest| *oldest > operations)
+                    .first_key_value()
+                    .is_none_or(|(oldest, _)| *oldest > operations)
         };
         while !done(&inner) {
             if inner.closed || self.moved.wait_until(&mut inner, deadline).timed_out() {
@@ -128,6 +174,26 @@ impl Progress {
     }
 }
 
+impl Gate {
+    /// One more gate of the same work.
+    fn again(&self) -> Self {
+        let mut inner = self.progress.inner.lock();
+        match self.of {
+            Of::Step(seq) => {
+                // It is there: this gate holds it.
+                if let Some(step) = inner.steps.iter_mut().find(|s| s.0 == seq) {
+                    step.2 += 1;
+                }
+            }
+            Of::Floating(number) => *inner.floating.entry(number).or_default() += 1,
+        }
+        Self {
+            progress: self.progress.clone(),
+            of: self.of,
+        }
+    }
+}
+
 impl Drop for Gate {
     fn drop(&mut self) {
         let mut inner = self.progress.inner.lock();
@@ -139,8 +205,13 @@ impl Drop for Gate {
                 self.progress.advance(&mut inner);
             }
             Of::Floating(number) => {
-                inner.floating.remove(&number);
-                self.progress.moved.notify_all();
+                if let Some(gates) = inner.floating.get_mut(&number) {
+                    *gates -= 1;
+                    if *gates == 0 {
+                        inner.floating.remove(&number);
+                        self.progress.moved.notify_all();
+                    }
+                }
             }
         }
     }
@@ -165,5 +236,46 @@ mod tests {
         assert_eq!(progress.done_index(), 20);
         assert!(progress.wait(20, Instant::now()));
         assert!(!progress.wait(21, Instant::now()));
+    }
+
+    #[test]
+    fn a_registry_operation_that_waits_for_its_run_does_not_hide_a_step() {
+        let progress = Arc::new(Progress::default());
+        let mut gates = Gates::default();
+        assert!(gates.add(progress.floating_gate()).is_none());
+        progress.open(1, 10);
+        assert!(gates.add(progress.gate(1)).is_none());
+        progress.seal(1);
+        progress.open(2, 20);
+        drop(gates.add(progress.gate(2)));
+        progress.seal(2);
+        assert_eq!(progress.done_index(), 0);
+        let again = gates.again();
+        drop(gates);
+        assert_eq!(progress.done_index(), 0);
+        assert!(
+            !progress.wait(0, Instant::now()),
+            "the operation isn't done"
+        );
+        drop(again);
+        assert_eq!(progress.done_index(), 20);
+        assert!(progress.wait(20, Instant::now()));
+    }
+
+    #[test]
+    fn gates_put_back_win_over_newer_ones() {
+        let progress = Arc::new(Progress::default());
+        progress.open(1, 10);
+        let mut older = Gates::default();
+        older.add(progress.gate(1));
+        progress.seal(1);
+        progress.open(2, 20);
+        let mut gates = Gates::default();
+        gates.add(progress.gate(2));
+        progress.seal(2);
+        drop(gates.put_back(older));
+        assert_eq!(progress.done_index(), 0);
+        drop(gates);
+        assert_eq!(progress.done_index(), 20);
     }
 }

@@ -9,13 +9,13 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::model::{ProxyId, ProxySource, ServiceKind};
-use crate::proxy::{ProxyState, Registration};
+use crate::proxy::{Issue, ProxyState, Registration};
 use crate::snapshot::{ConfigSnapshot, PartRef};
 use crate::source::{AuthScope, QueryError, QueryId};
 use crate::sync::Latest;
 
 use super::answers::QuerySlot;
-use super::progress::Gate;
+use super::progress::Gates;
 
 /// A snapshot as it is handed out.
 pub type SnapshotRef = triomphe::Arc<ConfigSnapshot>;
@@ -51,6 +51,10 @@ pub(super) struct Meta {
     /// The last panic or internal error, and how many in a row.
     pub fault: Option<String>,
     pub faults: u32,
+    /// Whether the state had all that a snapshot needs after its last run.
+    pub ready: bool,
+    /// What it lacked after its last run.
+    pub issues: Vec<Issue>,
 }
 
 /// When the state runs: a token stands in each lane at most once.
@@ -65,10 +69,8 @@ pub(super) struct Schedule {
     pub all: bool,
     /// A run is wanted.
     pub wanted: bool,
-    /// The oldest step that this state hasn't taken in.
-    pub gate: Option<Gate>,
-    /// A registry operation that this state hasn't taken in, when `gate` is a step's.
-    pub registry_gate: Option<Gate>,
+    /// What this state hasn't taken in.
+    pub gates: Gates,
 }
 
 /// What only the worker that runs the state touches.
@@ -81,7 +83,7 @@ pub(super) struct RunState {
     pub unpublished: Option<SnapshotRef>,
     /// The earliest monotonic time to publish at.
     pub publish_at: Duration,
-    /// The time that the step loop was last asked to run the state at.
+    /// The earliest time that the step loop was asked to run the state at, if that is still to come.
     pub armed: Option<Duration>,
     /// After a fault: don't run before this monotonic time.
     pub blocked_until: Duration,

@@ -18,6 +18,7 @@ use crate::store::ChangeFeed;
 
 use super::answers::{AnswerCell, QuerySlot, Step, differs, merge};
 use super::core::Core;
+use super::progress::Gates;
 use super::registry::Entry;
 
 /// With more affected queries than this, a step leaves their computation to the workers.
@@ -25,13 +26,16 @@ const MOST_EAGER: usize = 64;
 /// An answer with more readers than this wakes them in the bulk lane.
 const FEW_READERS: usize = 64;
 
+/// Parts that nobody holds stay for at most this long.
+const SWEEP_AFTER: Duration = Duration::from_secs(30);
+
 /// What other threads tell the step loop.
 #[derive(Default)]
 pub(super) struct Inbox {
     /// Queries with a new cell that isn't part of a step yet.
     pub fresh: Vec<Arc<QuerySlot>>,
-    /// Queries to compute anew.
-    pub recheck: Vec<QueryId>,
+    /// Queries to compute anew, with what isn't done until they are.
+    pub recheck: Vec<(QueryId, Gates)>,
     /// Outside answers; a later one of a subscription replaces an earlier one.
     pub feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
     /// Queries that nobody wants any more.
@@ -72,7 +76,8 @@ pub(super) struct Stepper {
     timers: BinaryHeap<Timer>,
     /// Queries that nobody wants, with the time to let them go.
     idle: Vec<(Duration, Arc<QuerySlot>)>,
-    swept: Duration,
+    /// When to let go of shared parts that nobody holds; none while nothing can have come to that.
+    sweep: Option<Duration>,
 }
 
 impl Stepper {
@@ -89,7 +94,7 @@ impl Stepper {
             stop,
             timers: BinaryHeap::new(),
             idle: Vec::new(),
-            swept: Duration::ZERO,
+            sweep: None,
         }
     }
 
@@ -116,7 +121,7 @@ impl Stepper {
     fn next_due(&self) -> Option<Duration> {
         let timer = self.timers.peek().map(|t| t.0);
         let idle = self.idle.iter().map(|(due, _)| *due).min();
-        timer.into_iter().chain(idle).min()
+        timer.into_iter().chain(idle).chain(self.sweep).min()
     }
 
     fn step(&mut self) {
@@ -143,7 +148,7 @@ impl Stepper {
     fn answer(
         &mut self,
         fresh: Vec<Arc<QuerySlot>>,
-        recheck: Vec<QueryId>,
+        recheck: Vec<(QueryId, Gates)>,
         feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
     ) {
         let changes = self.changes.take();
@@ -159,7 +164,7 @@ impl Stepper {
             Some(changes) => self.core.evaluator.advance(&store, &changes.keys),
             None => Vec::new(),
         };
-        affected.extend(recheck);
+        affected.extend(recheck.iter().map(|(id, _)| *id));
         affected.sort_unstable();
         affected.dedup();
 
@@ -176,6 +181,7 @@ impl Stepper {
                 continue;
             };
             let before = answers.get(&slot.id.0).and_then(|cell| cell.latest_known());
+            slot.set_spent(matches!(&result, Err(error) if error.terminal));
             let input = merge(result, before.as_ref());
             if differs(before.as_ref(), &input) {
                 let cell = AnswerCell::given(input, &store);
@@ -198,6 +204,8 @@ impl Stepper {
                 slot.set_latest(None);
                 answers.remove_mut(&id.0);
                 self.core.evaluator.forget(id);
+                // A state that has just come for it runs at the step before: it is woken like any other.
+                changed.push(slot);
                 continue;
             }
             let known = answers.get(&id.0).cloned().or_else(|| slot.latest());
@@ -205,7 +213,7 @@ impl Stepper {
             let cell = AnswerCell::lazy(&store, before.clone());
             if !herd {
                 // Nothing moves on while this thread computes, so the cell is confirmed at once.
-                let input = self.core.evaluator.force(&slot, &cell, |_| {});
+                let input = self.core.evaluator.force(&slot, &cell);
                 if !differs(before.as_ref(), &input) {
                     slot.set_latest(Some(cell.clone()));
                     answers.insert_mut(id.0, cell);
@@ -224,6 +232,7 @@ impl Stepper {
             answers,
         });
         self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
+        self.sweep_later();
         for slot in changed {
             let readers = slot.interested();
             let bulk = herd || readers.len() > FEW_READERS;
@@ -232,6 +241,14 @@ impl Stepper {
             }
         }
         self.core.progress.seal(seq);
+        // The states that a second look concerns carry gates of this step by now.
+        drop(recheck);
+    }
+
+    /// Parts may have been replaced: they are looked at after a while.
+    fn sweep_later(&mut self) {
+        let due = self.core.clock.monotonic() + SWEEP_AFTER;
+        self.sweep.get_or_insert(due);
     }
 
     fn fire_timers(&mut self, now: Duration) {
@@ -256,6 +273,7 @@ impl Stepper {
             false
         });
         if !gone.is_empty() {
+            self.sweep_later();
             let last = self.core.current_step();
             let mut answers = last.answers.clone();
             for slot in &gone {
@@ -271,8 +289,8 @@ impl Stepper {
                 answers,
             });
         }
-        if now >= self.swept + Duration::from_secs(30) {
-            self.swept = now;
+        if self.sweep.is_some_and(|due| due <= now) {
+            self.sweep = None;
             self.core.shared.sweep();
         }
     }

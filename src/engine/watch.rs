@@ -267,12 +267,14 @@ impl Shared {
             self.call(event);
             state = self.state.lock();
         }
-        state.running = false;
-        let cancelled = state.cancelled;
-        drop(state);
-        if cancelled {
+        if state.cancelled {
+            // Still running as far as others can see: whoever waits for the end waits for the drop of the function too.
+            drop(state);
             self.let_go();
+            state = self.state.lock();
         }
+        state.running = false;
+        drop(state);
         self.idle.notify_all();
     }
 
@@ -290,20 +292,28 @@ impl Shared {
     fn cancel(&self) {
         let mut state = self.state.lock();
         state.cancelled = true;
-        if state.running {
+        while state.running {
             if on_engine_thread() {
+                // Whoever runs it lets go when done.
                 return;
             }
-            while state.running {
-                self.idle.wait(&mut state);
-            }
+            self.idle.wait(&mut state);
         }
+        // A second cancel at the same time waits until the function is dropped.
+        state.running = true;
         drop(state);
         self.let_go();
+        self.state.lock().running = false;
+        self.idle.notify_all();
     }
 
+    /// Drops the function: foreign code, which may panic.
     fn let_go(&self) {
-        let held = self.held.lock().take();
-        drop(held);
+        let Some((callback, subscription)) = self.held.lock().take() else {
+            return;
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(callback))) {
+            tracing::error!(proxy = %subscription.id, panic = super::panic_text(panic.as_ref()), "the end of a watch callback panicked");
+        }
     }
 }

@@ -12,12 +12,22 @@ use crate::source::{Query, QueryError, QueryId, Route};
 
 use super::answers::{QuerySlot, Step};
 use super::core::Core;
-use super::progress::Gate;
+use super::progress::Gates;
 use super::registry::{Entry, RunState, SnapshotRef};
 
-/// Runs states until both lanes are closed. The fast lane goes first.
+/// After this many runs from the fast lane in a row, one from the bulk lane has its turn.
+const MOST_FAST: u32 = 32;
+
+/// Runs states until both lanes are closed. The fast lane goes first, but an endless flow in it doesn't stop the other.
 pub(super) fn work(core: &Arc<Core>, fast: &Receiver<Arc<Entry>>, bulk: &Receiver<Arc<Entry>>) {
+    let mut in_a_row = 0;
     loop {
+        if in_a_row >= MOST_FAST {
+            in_a_row = 0;
+            if let Ok(entry) = bulk.try_recv() {
+                run(core, &entry, true);
+            }
+        }
         let (entry, from_bulk) = match fast.try_recv() {
             Ok(entry) => (entry, false),
             Err(TryRecvError::Disconnected) => match bulk.recv() {
@@ -38,6 +48,7 @@ pub(super) fn work(core: &Arc<Core>, fast: &Receiver<Arc<Entry>>, bulk: &Receive
                 },
             },
         };
+        in_a_row = if from_bulk { 0 } else { in_a_row + 1 };
         run(core, &entry, from_bulk);
     }
 }
@@ -68,22 +79,17 @@ fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
 
 fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
     let now = core.clock.monotonic();
-    let (mut dirty, all, gate, registry_gate) = {
+    let (mut dirty, all, gates) = {
         let mut schedule = entry.schedule.lock();
         schedule.wanted = false;
+        let gates = std::mem::take(&mut schedule.gates);
         if now < run.blocked_until && !entry.is_retired() {
             // After a fault: what changed is kept for the run that the timer brings, and nobody waits for it.
-            schedule.gate = None;
-            schedule.registry_gate = None;
+            drop(schedule);
             return;
         }
         let dirty = std::mem::take(&mut schedule.dirty);
-        (
-            dirty,
-            std::mem::take(&mut schedule.all),
-            schedule.gate.take(),
-            schedule.registry_gate.take(),
-        )
+        (dirty, std::mem::take(&mut schedule.all), gates)
     };
     if entry.is_retired() || entry.has_ended() {
         release_all(core, entry, run);
@@ -98,6 +104,7 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
         core,
         entry,
         step: &step,
+        gates: &gates,
         held: &mut run.held,
         added: Vec::new(),
     };
@@ -124,8 +131,7 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
         Err(panic) => fault(core, entry, run, super::panic_text(panic.as_ref()), now),
     }
     // Whoever waits for the step goes on only now, with the snapshot published.
-    catch_up(core, entry, &step, added, gate);
-    drop(registry_gate);
+    catch_up(core, entry, &step, added, gates);
 }
 
 /// Publishes what the run came to and lets go of queries that are no longer wanted.
@@ -145,19 +151,23 @@ fn finish(
         return;
     }
     {
+        let (ready, issues) = (run.state.is_ready(), run.state.issues());
         let mut meta = entry.meta.lock();
         meta.fault = None;
         meta.faults = 0;
+        meta.ready = ready;
+        meta.issues = issues;
     }
-    if let Some(snapshot) = outcome.snapshot {
-        if run.unpublished.replace(snapshot).is_none() {
-            let earliest = run.publish_at.max(now);
-            run.publish_at = core.limiter.lock().reserve(earliest);
-        }
+    if let Some(snapshot) = outcome.snapshot
+        && run.unpublished.replace(snapshot).is_none()
+    {
+        // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
+        let turn = core.limiter.lock().reserve(now);
+        run.publish_at = run.publish_at.max(turn);
     }
     publish_due(core, entry, run, now);
     if let Some(due) = outcome.deadline {
-        arm(core, entry, run, due);
+        arm(core, entry, run, due, now);
     }
     let wants = run.state.wants();
     let mut dropped = Vec::new();
@@ -177,16 +187,16 @@ fn publish_due(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, now: Du
     };
     if run.publish_at > now {
         run.unpublished = Some(snapshot);
-        arm(core, entry, run, run.publish_at);
+        arm(core, entry, run, run.publish_at, now);
         return;
     }
     run.publish_at = now + core.config.min_publish_interval;
     publish(core, entry, snapshot);
 }
 
-/// Has the state run at a time, unless that is arranged already.
-fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration) {
-    if run.armed != Some(due) {
+/// Has the state run at a time, unless it will run before: every run arranges for what is still to come.
+fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration, now: Duration) {
+    if run.armed.is_none_or(|armed| armed <= now || due < armed) {
         run.armed = Some(due);
         core.tell(|inbox| inbox.timers.push((due, entry.clone())));
     }
@@ -195,9 +205,9 @@ fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration) {
 /// Hands a snapshot to the watchers, unless the generation is over: checked under the cell's lock, so that nothing of a
 /// deregistered generation is delivered (decision E6).
 fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
-    let index = snapshot.store_index;
+    // First, so that whoever has the snapshot finds it in the status too.
+    entry.meta.lock().store_index = Some(snapshot.store_index);
     if entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
-        entry.meta.lock().store_index = Some(index);
         core.counters.published.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -206,7 +216,8 @@ fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
 fn end(entry: &Arc<Entry>, error: QueryError) {
     tracing::warn!(proxy = %entry.id, %error, "the proxy's token is no longer valid; its watches end");
     entry.meta.lock().ended = Some(error);
-    entry.cell.end();
+    // A later generation has the same cell: its watchers aren't concerned (engine.md 2.7).
+    entry.cell.end_if(|| !entry.is_retired());
 }
 
 pub(super) fn release_all(core: &Core, entry: &Entry, run: &mut RunState) {
@@ -222,6 +233,7 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
         let mut meta = entry.meta.lock();
         meta.fault = Some(text.to_owned());
         meta.faults = meta.faults.saturating_add(1);
+        meta.ready = false;
         (meta.faults, meta.registration.clone())
     };
     if let Ok(state) = ProxyState::new(entry.id.clone(), entry.kind, registration) {
@@ -234,22 +246,16 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
 }
 
 /// A query that was wanted for the first time in this run may have changed in a step that didn't know of the state yet.
-fn catch_up(
-    core: &Arc<Core>,
-    entry: &Arc<Entry>,
-    step: &Step,
-    added: Vec<QueryId>,
-    gate: Option<Gate>,
-) {
+fn catch_up(core: &Arc<Core>, entry: &Arc<Entry>, step: &Step, added: Vec<QueryId>, gates: Gates) {
     if added.is_empty() || core.current_step().seq == step.seq {
         return;
     }
     let mut schedule = entry.schedule.lock();
     schedule.dirty.extend(added);
     schedule.wanted = true;
-    if schedule.gate.is_none() {
-        schedule.gate = gate;
-    }
+    let newer = schedule.gates.put_back(gates);
+    drop(schedule);
+    drop(newer);
 }
 
 /// The answers at one step, for one state.
@@ -257,6 +263,8 @@ struct StepInputs<'a> {
     core: &'a Arc<Core>,
     entry: &'a Arc<Entry>,
     step: &'a Step,
+    /// What the run is about to take in.
+    gates: &'a Gates,
     held: &'a mut Vec<Arc<QuerySlot>>,
     added: Vec<QueryId>,
 }
@@ -264,13 +272,12 @@ struct StepInputs<'a> {
 impl Inputs for StepInputs<'_> {
     fn get(&mut self, query: &Query) -> (QueryId, Input) {
         let slot = self.hold(query);
-        let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
         if let Some(cell) = self.step.answers.get(&slot.id.0) {
             return (
                 slot.id,
                 self.core
                     .evaluator
-                    .force_at(&slot, cell, self.step, recheck),
+                    .force_at(&slot, cell, self.step, |id| self.recheck(id)),
             );
         }
         match &slot.route {
@@ -295,6 +302,16 @@ impl StepInputs<'_> {
             match self.held.binary_search_by_key(&slot.id, |held| held.id) {
                 Ok(_) => return slot,
                 Err(at) => {
+                    let before = slot
+                        .replaces
+                        .and_then(|old| self.held.binary_search_by_key(&old, |held| held.id).ok());
+                    if let Some(before) = before {
+                        return self.held[before].clone();
+                    }
+                    if slot.is_spent() {
+                        self.core.queries.renew(&slot);
+                        continue;
+                    }
                     if slot.add_interest(self.entry) {
                         self.held.insert(at, slot.clone());
                         self.added.push(slot.id);
@@ -309,10 +326,16 @@ impl StepInputs<'_> {
     /// the step loop.
     fn first(&self, slot: &Arc<QuerySlot>) -> Input {
         let evaluator = &self.core.evaluator;
-        let recheck = |id| self.core.tell(|inbox| inbox.recheck.push(id));
         let cell = slot.cell_for(self.step, || {
             self.core.tell(|inbox| inbox.fresh.push(slot.clone()))
         });
-        evaluator.force_at(slot, &cell, self.step, recheck)
+        evaluator.force_at(slot, &cell, self.step, |id| self.recheck(id))
+    }
+
+    /// Has the step loop look at a query again. Until it has, what this run takes in isn't done: a step that the query's
+    /// change belongs to may have passed without waking anybody.
+    fn recheck(&self, id: QueryId) {
+        let gates = self.gates.again();
+        self.core.tell(|inbox| inbox.recheck.push((id, gates)));
     }
 }

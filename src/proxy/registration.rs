@@ -40,6 +40,8 @@ pub(super) struct UpstreamPlan {
     pub settings: PartRef<UpstreamSettings>,
     /// Its chain; `None` for what has none (yet).
     pub chain: Option<ChainQuery>,
+    /// What can't be read of its settings.
+    pub complaints: Vec<String>,
 }
 
 /// Builds the registration part. Parts of `previous` that come out equal keep their identity.
@@ -135,11 +137,14 @@ fn plan(
     }
     let known = previous.and_then(|base| base.upstreams.iter().find(|u| u.id == id));
     if let Some(known) = known.filter(|known| **known.definition == definition) {
+        for complaint in &known.complaints {
+            asker.complain(subject.clone(), complaint.clone());
+        }
         return Some(known.clone());
     }
     let (typed, complaints) = UpstreamSettings::read(&definition);
-    for complaint in complaints {
-        asker.complain(subject.clone(), complaint);
+    for complaint in &complaints {
+        asker.complain(subject.clone(), complaint.clone());
     }
     let chain = ChainQuery {
         service: id.name.clone(),
@@ -158,5 +163,6 @@ fn plan(
         definition: Part::new(definition),
         settings,
         chain: Some(chain),
+        complaints,
     })
 }

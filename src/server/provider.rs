@@ -14,7 +14,8 @@ use tokio::sync::watch;
 use crate::config_source::{ConfigSource, SourceWatch, StreamEnd, WatchError};
 use crate::model::ProxyId;
 use crate::server::ads::{
-    AuthError, Caller, ClientNode, EndReason, OpenError, ResourceProvider, ResourceWatch, StreamUpdate,
+    AuthError, Caller, ClientNode, EndReason, OpenError, ResourceProvider, ResourceWatch,
+    StreamUpdate,
 };
 use crate::xds::{Generated, Generator, Problem, ResourceSet};
 
@@ -63,31 +64,50 @@ impl MeshProvider {
         threads: usize,
     ) -> std::io::Result<Self> {
         let (queue, work) = unbounded();
-        let shared = Arc::new(Shared { generator, queue, problems: Mutex::default() });
+        let shared = Arc::new(Shared {
+            generator,
+            queue,
+            problems: Mutex::default(),
+        });
         for n in 0..threads.max(1) {
             let work: Receiver<Arc<Stream>> = work.clone();
             let shared = Arc::downgrade(&shared);
-            std::thread::Builder::new().name(format!("proxycfg-xds-{n}")).spawn(move || {
-                // The queue ends when the provider and all streams are gone.
-                for stream in work {
-                    let Some(shared) = shared.upgrade() else { return };
-                    stream.refresh(&shared);
-                }
-            })?;
+            std::thread::Builder::new()
+                .name(format!("proxycfg-xds-{n}"))
+                .spawn(move || {
+                    // The queue ends when the provider and all streams are gone.
+                    for stream in work {
+                        let Some(shared) = shared.upgrade() else {
+                            return;
+                        };
+                        stream.refresh(&shared);
+                    }
+                })?;
         }
-        Ok(Self { source, node: node.into(), shared })
+        Ok(Self {
+            source,
+            node: node.into(),
+            shared,
+        })
     }
 
     /// What the last generation of a proxy's resources had to work around.
     #[must_use]
     pub fn problems(&self, id: &ProxyId) -> Vec<Problem> {
-        self.shared.problems.lock().get(id).cloned().unwrap_or_default()
+        self.shared
+            .problems
+            .lock()
+            .get(id)
+            .cloned()
+            .unwrap_or_default()
     }
 }
 
 impl fmt::Debug for MeshProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MeshProvider").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("MeshProvider")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,7 +117,11 @@ impl ResourceProvider for MeshProvider {
         Ok(())
     }
 
-    fn open(&self, node: &ClientNode, caller: &Caller) -> Result<Box<dyn ResourceWatch>, OpenError> {
+    fn open(
+        &self,
+        node: &ClientNode,
+        caller: &Caller,
+    ) -> Result<Box<dyn ResourceWatch>, OpenError> {
         let on = node.node_name.clone().unwrap_or_else(|| self.node.clone());
         let id = ProxyId::new(node.id.clone(), on).with_token(caller.token.clone());
         let mut watch = self.source.watch(&id).map_err(|error| match error {
@@ -120,7 +144,10 @@ impl ResourceProvider for MeshProvider {
         });
         stream.work.lock().watch = Some(watch);
         self.shared.enqueue(&stream);
-        Ok(Box::new(MeshWatch { stream, shared: self.shared.clone() }))
+        Ok(Box::new(MeshWatch {
+            stream,
+            shared: self.shared.clone(),
+        }))
     }
 }
 
@@ -165,9 +192,12 @@ impl Stream {
         match watch.try_next() {
             Ok(None) => {}
             Ok(Some(snapshot)) => {
-                let generated = shared.generator.resources(&snapshot, work.generated.as_ref());
+                let generated = shared
+                    .generator
+                    .resources(&snapshot, work.generated.as_ref());
                 shared.note(&self.id, &generated.problems);
-                self.updates.send_replace(StreamUpdate::Resources(generated.set.clone()));
+                self.updates
+                    .send_replace(StreamUpdate::Resources(generated.set.clone()));
                 work.generated = Some(generated);
             }
             Err(end) => {
@@ -193,7 +223,9 @@ struct MeshWatch {
 
 impl fmt::Debug for MeshWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MeshWatch").field("id", &self.stream.id).finish_non_exhaustive()
+        f.debug_struct("MeshWatch")
+            .field("id", &self.stream.id)
+            .finish_non_exhaustive()
     }
 }
 

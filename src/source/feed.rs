@@ -11,13 +11,14 @@ pub struct SubscriptionId(pub u64);
 
 /// Takes a feed's answers. Cheap to clone; callable from any thread; never blocks.
 #[derive(Clone)]
-pub struct FeedSink(Arc<dyn Fn(Vec<(SubscriptionId, Result<Answer, QueryError>)>) + Send + Sync>);
+pub struct FeedSink(Arc<dyn Fn(FeedAnswers) + Send + Sync>);
+
+/// Answers that take effect together, each with its subscription.
+pub type FeedAnswers = Vec<(SubscriptionId, Result<Answer, QueryError>)>;
 
 impl FeedSink {
     /// A sink over a function.
-    pub fn new(
-        take: impl Fn(Vec<(SubscriptionId, Result<Answer, QueryError>)>) + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(take: impl Fn(FeedAnswers) + Send + Sync + 'static) -> Self {
         Self(Arc::new(take))
     }
 
@@ -27,7 +28,7 @@ impl FeedSink {
     }
 
     /// Gives several answers that take effect together, in one step.
-    pub fn answer_all(&self, answers: Vec<(SubscriptionId, Result<Answer, QueryError>)>) {
+    pub fn answer_all(&self, answers: FeedAnswers) {
         (self.0)(answers);
     }
 }
@@ -40,7 +41,9 @@ impl fmt::Debug for FeedSink {
 
 /// A source outside the store: the certificate authority, a host program, a remote server.
 ///
-/// The engine calls it from its callback pool, never under a lock; a call may block only itself.
+/// The engine calls it on threads for feeds alone, never under a lock. Calls for one subscription come one after another,
+/// those for different ones at the same time; a call that blocks holds up its own subscription, and holds one thread. If
+/// `subscribe` panics, that is the query's error.
 pub trait Feed: Send + Sync + 'static {
     /// Begins to answer a query, now or later and again on every change, until told to stop. An empty result is an
     /// answer too.

@@ -1,6 +1,7 @@
 //! The latest-value cell.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -92,10 +93,23 @@ impl<T> Latest<T> {
         drop(old);
     }
 
+    /// Returns when whatever is being published at the moment of the call is over.
+    pub fn fence(&self) {
+        drop(self.inner.lock());
+    }
+
     /// Ends the cell: readers get what they haven't seen yet, then the end.
     pub fn end(&self) {
+        self.end_if(|| true);
+    }
+
+    /// Ends the cell if `accept` agrees; it is called under the cell's lock, so nothing comes between.
+    pub fn end_if(&self, accept: impl FnOnce() -> bool) {
         let wakers = {
             let mut inner = self.inner.lock();
+            if !accept() {
+                return;
+            }
             inner.ended = true;
             wakers(&inner)
         };
@@ -109,7 +123,7 @@ impl<T> Latest<T> {
     }
 
     /// Registers a function to be called after every publication and at the end; it must not block. It is called on the
-    /// publisher's thread, with no lock of the cell held.
+    /// publisher's thread, with no lock of the cell held. A panic in it is logged.
     pub fn add_waker(&self, waker: impl Fn() + Send + Sync + 'static) -> WakerId {
         let mut inner = self.inner.lock();
         inner.next_waker += 1;
@@ -177,9 +191,12 @@ fn wakers<T>(inner: &Inner<T>) -> Vec<Waker> {
         .collect()
 }
 
+/// Calls each waker on its own: they are foreign code, and the thread that publishes must survive one that panics.
 fn wake(wakers: Vec<Waker>) {
     for waker in wakers {
-        waker();
+        if catch_unwind(AssertUnwindSafe(|| waker())).is_err() {
+            tracing::error!("a waker panicked");
+        }
     }
 }
 
@@ -235,6 +252,29 @@ mod tests {
         );
         publisher.join().unwrap();
         assert_eq!(cell.wait_after(1, Some(Instant::now())), Read::Unchanged);
+    }
+
+    #[test]
+    fn a_waker_that_panics_harms_neither_the_publisher_nor_other_wakers() {
+        let cell = Latest::new();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        cell.add_waker(|| panic!("by intent"));
+        cell.add_waker(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        cell.publish(1);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        assert_eq!(cell.get(), Some(1));
+    }
+
+    #[test]
+    fn a_refused_end_changes_nothing() {
+        let cell = Latest::new();
+        cell.end_if(|| false);
+        assert!(!cell.is_ended());
+        cell.publish(1);
+        assert_eq!(cell.read_after(0), Read::New(1, 1));
     }
 
     #[test]

@@ -1,4 +1,14 @@
 //! The engine as a caller sees it, over the embedded store and certificate authority.
 
+mod fairness;
+mod feeds;
+mod field_cases;
+mod histories;
+mod host;
+mod leaks;
 mod lifecycle;
+mod manager;
+mod pure_core;
+mod stress;
+mod watches;
 mod world;

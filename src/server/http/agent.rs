@@ -28,6 +28,7 @@ use crate::store::{InstanceKey, Key, Reads};
 pub(super) fn routes() -> Router<Arc<HttpState>> {
     Router::new()
         .route("/v1/agent/self", get(own))
+        .route("/v1/agent/metrics", get(metrics))
         .route("/v1/agent/services", get(services))
         .route("/v1/agent/service/{id}", get(service))
         .route("/v1/agent/service/register", put(register))
@@ -86,6 +87,16 @@ async fn own(State(state): Shared, params: Params) -> Result<Response, HttpError
         },
     });
     Ok(params.writer().json(&own)?.at(index(&state)))
+}
+
+/// The metrics in the format that Prometheus reads; there is no other.
+async fn metrics(state: Shared, params: Params) -> Result<Response, HttpError> {
+    match params.text("format") {
+        Some("prometheus") => super::metrics::metrics(state).await,
+        _ => Err(HttpError::bad_request(
+            "metrics are given in the Prometheus format only: add format=prometheus, or get /metrics",
+        )),
+    }
 }
 
 /// The agent's records have no index of their own: the store's stands in.

@@ -103,8 +103,8 @@ async fn leaf(
         let request = request.clone();
         off_thread(move || Ok(leaves.get(&request)?)).await?
     };
-    // Waiting makes sense for the certificate that is there, or for one after it.
-    let wait = blocking.index > 0 && now.modify_index <= blocking.index;
+    // An index that isn't the one of the certificate that is there is an older one, or from a life that is over.
+    let wait = blocking.index == now.modify_index;
     let leaf = if wait {
         newer_leaf(&state, &request, blocking, now).await?
     } else {
@@ -139,7 +139,7 @@ impl Drop for Subscribed {
     }
 }
 
-/// The first certificate above the asked index, or the newest one when the time is over.
+/// The first certificate of another index than the asked one, or the newest one when the time is over.
 async fn newer_leaf(
     state: &HttpState,
     request: &LeafRequest,
@@ -162,7 +162,7 @@ async fn newer_leaf(
     loop {
         tokio::select! {
             result = receiver.recv() => match result {
-                Some(Ok(leaf)) if leaf.modify_index > blocking.index => return Ok(leaf),
+                Some(Ok(leaf)) if leaf.modify_index != blocking.index => return Ok(leaf),
                 Some(Ok(leaf)) => newest = leaf,
                 // The certificate at hand is good; what keeps it from being renewed is tried again.
                 Some(Err(error)) => tracing::debug!(%error, "a certificate that is waited for can't be signed"),

@@ -9,6 +9,7 @@ use crate::config_source::{LocalState, Origin, UnknownId};
 use crate::model::{
     AgentCheck, CheckStatus, HealthCheck, Problems, ServiceDefinition, ServiceInstance,
 };
+use crate::server::checks::CheckRunner;
 
 /// Whoever runs the checks: told when the owner of a TTL check reports, so that the check's time begins anew.
 pub trait Heartbeats: Send + Sync + fmt::Debug + 'static {
@@ -31,6 +32,14 @@ impl LocalAgent {
         checks: Option<std::sync::Arc<dyn Heartbeats>>,
     ) -> Self {
         Self { state, checks }
+    }
+}
+
+impl Heartbeats for CheckRunner {
+    fn report(&self, check: &HealthCheck, status: CheckStatus, output: &str) -> bool {
+        // It doesn't know of the check if that has only just been registered.
+        self.ttl_update(&check.check_id, status, output.to_owned())
+            .is_ok()
     }
 }
 

@@ -22,12 +22,14 @@ mod body;
 mod catalog;
 mod config;
 mod connect;
+mod dump;
 mod error;
 mod health;
 mod json;
 mod local_agent;
 mod metrics;
 mod params;
+mod proxies;
 mod proxycfg;
 mod select;
 mod serve;
@@ -49,9 +51,9 @@ use smol_str::SmolStr;
 use tokio::sync::watch;
 
 pub use agent_api::{Agent, AgentError};
+pub use dump::{MeshDump, ResourceDump};
 pub use error::HttpError;
 pub use local_agent::{Heartbeats, LocalAgent};
-pub use proxycfg::ResourceDump;
 pub use serve::serve;
 
 use crate::embedded::Embedded;
@@ -253,7 +255,6 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .route("/v1/status/leader", get(leader))
         .route("/v1/status/peers", get(peers))
         .route("/metrics", get(metrics::metrics))
-        .route("/v1/agent/metrics", get(metrics::metrics))
         .merge(catalog::routes())
         .merge(health::routes())
         .merge(config::routes())
@@ -262,7 +263,9 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .merge(proxycfg::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(state.config.max_body))
+        // Bodies are bounded where they are received.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(state.clone(), body::receive))
         .layer(from_fn_with_state(state.clone(), metrics::count))
         .with_state(state.clone())
 }

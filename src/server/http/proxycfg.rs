@@ -1,30 +1,28 @@
 //! `/v1/proxycfg`: the proxies of this control plane, what each is given, and whole transactions.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{get, put};
-use serde_json::{Value, json};
+use serde_json::json;
 use smol_str::SmolStr;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::HttpState;
 use super::answer::{Content, Written, with_hash};
 use super::blocking::off_thread;
 use super::body::Body;
 use super::error::HttpError;
 use super::params::Params;
+use super::{HttpState, proxies};
 use crate::engine::ProxyStatus;
-use crate::model::{self, NameKey, ProxyId, ServiceKind};
-use crate::server::ads::{StreamPhase, StreamStatus, TypeStatus};
+use crate::model::{self, NameKey, ProxyId};
 use crate::snapshot::ConfigSnapshot;
 use crate::source::Query;
 use crate::store::Transaction;
-use crate::xds::{Generator, ResourceType};
+use crate::xds::ResourceType;
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
     Router::new()
@@ -37,136 +35,15 @@ pub(super) fn routes() -> Router<Arc<HttpState>> {
 
 type Shared = State<Arc<HttpState>>;
 
-/// Where the Envoy resources of a proxy can be seen.
-pub trait ResourceDump: Send + Sync + std::fmt::Debug + 'static {
-    /// The resources of a proxy with its current snapshot, as a JSON array: of one type, or all. Private keys are
-    /// redacted (decision C1). Called on a thread that may block.
-    fn resources(
-        &self,
-        id: &ProxyId,
-        snapshot: &ConfigSnapshot,
-        kind: Option<ResourceType>,
-    ) -> Value;
-}
-
-/// Made anew from the snapshot: without the last good form of what can't be built.
-impl ResourceDump for Generator {
-    fn resources(
-        &self,
-        _id: &ProxyId,
-        snapshot: &ConfigSnapshot,
-        kind: Option<ResourceType>,
-    ) -> Value {
-        Self::resources(self, snapshot, None).set.to_json(kind)
-    }
-}
-
 async fn proxies(State(state): Shared, params: Params) -> Result<Response, HttpError> {
     off_thread(move || {
-        let mut streams: BTreeMap<(NameKey, NameKey), Vec<StreamStatus>> = BTreeMap::new();
-        for stream in state.streams() {
-            if let Some(node) = &stream.node {
-                let on = node.node_name.as_ref().unwrap_or(state.node());
-                let key = (NameKey::new(on), NameKey::new(&node.id));
-                streams.entry(key).or_default().push(stream);
-            }
-        }
-        let mut list = Vec::new();
-        for status in state.embedded().manager.proxies() {
-            let key = (
-                NameKey::new(&status.id.node),
-                NameKey::new(&status.id.service_id),
-            );
-            list.push(proxy(&status, &streams.remove(&key).unwrap_or_default()));
-        }
-        // Whoever is left asks for an id that nobody has registered.
-        for ((on, id), streams) in streams {
-            list.push(stranger(&on, &id, &streams));
-        }
         let index = state.store().snapshot().index();
+        let statuses = state.embedded().manager.proxies();
+        let problems = |status: &ProxyStatus| state.dump().problems(&status.id);
+        let list = proxies::list(&statuses, state.streams(), state.node(), problems);
         Ok(params.writer().json(&list)?.at(index))
     })
     .await
-}
-
-fn proxy(status: &ProxyStatus, streams: &[StreamStatus]) -> Value {
-    let waiting = status.issues.iter().filter(|issue| issue.blocks);
-    let issue = |subject: &str, error: &Option<String>| match error {
-        Some(error) => format!("{subject}: {error}"),
-        None => subject.to_owned(),
-    };
-    let mut waiting: Vec<String> = waiting.map(|i| issue(&i.subject, &i.error)).collect();
-    if status.source.is_none() {
-        waiting.insert(0, "registration: nobody has registered this id".to_owned());
-    }
-    let errors = status.issues.iter().filter(|issue| !issue.blocks);
-    let mut errors: Vec<String> = errors.map(|i| issue(&i.subject, &i.error)).collect();
-    errors.extend(status.fault.iter().map(|fault| format!("fault: {fault}")));
-    errors.extend(status.ended.iter().map(|why| format!("ended: {why}")));
-    json!({
-        "ID": status.id.service_id,
-        "Node": status.id.node,
-        "Kind": status.kind.map_or("", ServiceKind::as_str),
-        "Source": status.source.as_ref().map_or("", |source| source.0.as_str()),
-        "Ready": status.ready,
-        "WaitingFor": waiting,
-        "Errors": errors,
-        "Index": status.store_index,
-        "Watchers": status.watchers,
-        "Streams": streams.iter().map(stream).collect::<Vec<_>>(),
-    })
-}
-
-fn stranger(node: &NameKey, id: &NameKey, streams: &[StreamStatus]) -> Value {
-    // As the client spells it.
-    let spelled = streams.iter().find_map(|s| s.node.as_ref());
-    let id = spelled.map_or(id.as_str(), |n| n.id.as_str());
-    let named = spelled.and_then(|n| n.node_name.as_deref());
-    json!({
-        "ID": id,
-        "Node": named.unwrap_or(node.as_str()),
-        "Kind": "",
-        "Source": "",
-        "Ready": false,
-        "WaitingFor": ["registration: nobody has registered this id"],
-        "Errors": [],
-        "Index": 0,
-        "Watchers": 0,
-        "Streams": streams.iter().map(stream).collect::<Vec<_>>(),
-    })
-}
-
-fn stream(stream: &StreamStatus) -> Value {
-    let node = stream.node.as_ref();
-    json!({
-        "ID": stream.id,
-        "Peer": stream.peer.map(|peer| peer.to_string()).unwrap_or_default(),
-        "Phase": match stream.phase {
-            StreamPhase::WaitingForNode => "waiting for its first request",
-            StreamPhase::WaitingForResources => "waiting for resources",
-            StreamPhase::Running => "running",
-        },
-        "EnvoyVersion": node.and_then(|n| n.envoy_version).map(|v| v.to_string()).unwrap_or_default(),
-        "Index": stream.index.unwrap_or(0),
-        "Types": stream.types.iter().map(stream_type).collect::<Vec<_>>(),
-    })
-}
-
-fn stream_type(of: &TypeStatus) -> Value {
-    let quarantined = of
-        .quarantined
-        .iter()
-        .map(|q| json!({"Name": q.name, "Version": q.version, "Reason": q.reason}));
-    json!({
-        "Type": of.kind.name(),
-        "Wildcard": of.wildcard,
-        "Names": of.names,
-        "Held": of.held,
-        "WaitingForAnswer": of.waiting_for_answer,
-        "AckedIndex": of.synced_index.unwrap_or(0),
-        "LastRefusal": of.last_refusal.as_deref().unwrap_or_default(),
-        "Quarantined": quarantined.collect::<Vec<_>>(),
-    })
 }
 
 /// The proxy that an id means: on the named node or this one; ids and nodes match without regard to case. Where the
@@ -237,10 +114,12 @@ async fn snapshot(
                 Some(off_thread(move || show(&snapshot, &pointer, writer)).await?)
             }
         };
+        // An index that the store hasn't reached is from a life that is over.
+        let over = blocking.index > state.store().snapshot().index();
         let new = match (&shown, &asked_hash) {
             (None, _) => false,
             (Some(shown), Some(hash)) => shown.hash != *hash,
-            (Some(shown), None) => woken || shown.store_index > blocking.index,
+            (Some(shown), None) => woken || over || shown.store_index > blocking.index,
         };
         if !waits || new || !rang(&state, &news, deadline).await {
             return match shown {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use prost::Message;
 use smol_str::SmolStr;
 use triomphe::Arc;
 
@@ -128,10 +129,17 @@ impl Shared {
                 outgoing,
             };
             let built = clusters::chain_clusters(chain, settings, context)?;
-            let encoded = built.into_iter().map(|(name, cluster)| SharedCluster {
-                resource: self.encode(ResourceType::Cluster, &name, &cluster.cluster),
-                assignment: cluster.assignment,
-                own: cluster.own,
+            let encoded = built.into_iter().map(|(name, cluster)| {
+                let bytes = cluster.cluster.encode_to_vec();
+                let mut resource = Resource::new(ResourceType::Cluster, name, bytes);
+                if cluster.assignment.is_none() {
+                    resource = resource.composed();
+                }
+                SharedCluster {
+                    resource: self.counted(resource),
+                    assignment: cluster.assignment,
+                    own: cluster.own,
+                }
             });
             Ok(Arc::from(encoded.collect::<Vec<_>>()))
         });
