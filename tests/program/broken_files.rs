@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
     ("a.hcl", b"services = [\n  { name = \"web\" connect { sidecar_service {} } },\n  { name = \"web-sidecar-proxy\" }\n]\n",
      "3:3: services[1].ID", &["a.hcl:2:3", "an id of its own"]),
     ("a.hcl", b"config_entries {\n  bootstrap { Kind = \"mesh\" }\n  bootstrap { Kind = \"mesh\" }\n}\n",
-     "3:3: config_entries.bootstrap[1]", &["mesh/mesh", "a.hcl:2:3", "remove one"]),
+     "3:13: config_entries.bootstrap[1]", &["mesh/mesh", "a.hcl:2:13", "remove one"]),
     // Ports.
     ("a.hcl", b"service {\n  name = \"web\"\n  port = 1\n  connect { sidecar_service { proxy { upstreams = [\n    { destination_name = \"db\" }\n  ] } } }\n}\n",
      "5:5: service.Connect.SidecarService.Proxy.Upstreams[0]", &["exactly one of LocalBindPort"]),

@@ -45,7 +45,8 @@ pub(super) fn read(file: &ScannedFile) -> ReadFile {
     let shown = |problem| FileProblem::of_record(&file.shown, problem);
     read.errors = problems.errors.into_iter().map(shown).collect();
     read.warnings = problems.warnings.into_iter().map(shown).collect();
-    if read.errors.is_empty() && read.records.is_empty() && read.settings.is_empty() {
+    let silent = read.errors.is_empty() && read.warnings.is_empty();
+    if silent && read.records.is_empty() && read.settings.is_empty() {
         read.warnings.push(FileProblem::of_file(
             &file.shown,
             "the file defines nothing that is used here",
