@@ -68,13 +68,6 @@ impl World {
         self.apply(vec![entry_op(json)])
     }
 
-    pub fn delete_entry(&self, kind: proxycfg::model::EntryKind, name: &str) -> u64 {
-        self.apply(vec![Op::DeleteConfig {
-            key: EntryKey::new(kind, name),
-            cas: None,
-        }])
-    }
-
     /// Registers a sidecar by definition, as the local source does.
     pub fn register(&self, id: &ProxyId, instance: ServiceInstance) -> Registered {
         self.manager().register(id, options(instance)).unwrap()
