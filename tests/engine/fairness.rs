@@ -97,7 +97,10 @@ fn fc_012_only_the_dependent_proxy_is_computed() {
     assert_eq!(after.runs - before.runs, 100);
     assert_eq!(after.answers_computed - before.answers_computed, 100);
     for (n, watch) in watches.iter_mut().enumerate() {
-        assert!(watch.try_next().unwrap().is_none(), "p{n} doesn't depend on u7");
+        assert!(
+            watch.try_next().unwrap().is_none(),
+            "p{n} doesn't depend on u7"
+        );
     }
 }
 
@@ -158,7 +161,10 @@ fn a_bulk_change_gets_its_turn_in_an_endless_flow_of_small_ones() {
     for n in 0..4 {
         world.instance(&format!("busy{n}"), 1);
         let service = format!("busy-p{n}");
-        world.register(&proxy_id(&service), sidecar(&service, &[&format!("busy{n}")]));
+        world.register(
+            &proxy_id(&service),
+            sidecar(&service, &[&format!("busy{n}")]),
+        );
         world.ready(&proxy_id(&service));
     }
     let watch = world.manager().watch(&proxy_id("p199"));

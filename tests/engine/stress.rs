@@ -164,7 +164,11 @@ fn fc_001_a_burst_with_watchers_that_come_and_go() {
             let ops = if n % 2 == 0 {
                 instance_ops("db", n % 20 + 2)
             } else {
-                vec![check_op("db", 1, [CheckStatus::Critical, CheckStatus::Passing][n as usize / 2 % 2])]
+                vec![check_op(
+                    "db",
+                    1,
+                    [CheckStatus::Critical, CheckStatus::Passing][n as usize / 2 % 2],
+                )]
             };
             world.apply(ops);
         }
@@ -249,7 +253,11 @@ fn waiting_for_an_index_is_waiting_for_every_proxy() {
                 let target = upstream(&snapshot, "db").target.clone().unwrap();
                 let resolver = target.chain.start().unwrap().resolver.as_ref().unwrap();
                 let timeout = i64::from(seconds + 4) * 1_000;
-                assert_eq!(resolver.connect_timeout, proxycfg::model::GoDuration::from_millis(timeout), "round {round}");
+                assert_eq!(
+                    resolver.connect_timeout,
+                    proxycfg::model::GoDuration::from_millis(timeout),
+                    "round {round}"
+                );
             }
             world.manager().deregister(id, &ProxySource::LOCAL);
         }

@@ -8,7 +8,7 @@ use proxycfg::embedded::{Embedded, EmbeddedConfig};
 use proxycfg::engine::{Manager, RegisterOptions, Registered, SnapshotRef, Watch};
 use proxycfg::hcl::Value;
 use proxycfg::model::{
-    CheckStatus, ConfigEntry, EntryKey, HealthCheck, Node, ProxyConfig, ProxyId, ProxySource,
+    CheckStatus, ConfigEntry, HealthCheck, Node, ProxyConfig, ProxyId, ProxySource,
     ServiceInstance, ServiceKind, Upstream, decode_document,
 };
 use proxycfg::proxy::Registration;
