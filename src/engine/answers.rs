@@ -88,6 +88,11 @@ impl AnswerCell {
         self.value.get().map(|filled| &filled.input)
     }
 
+    /// Whether the step loop takes care of the cell: it is filled, and what it read is registered.
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
     /// The answer if the cell is filled, else the one before.
     pub fn latest_known(&self) -> Option<Input> {
         if let Some(input) = self.peek() {
@@ -122,6 +127,8 @@ pub(super) struct QuerySlot {
 struct SlotInner {
     /// The states to wake, by state number.
     interested: HashMap<u64, Arc<Entry>, RandomState>,
+    /// How many states have come so far.
+    joined: u64,
     /// The newest cell, also before it is part of a step.
     latest: Option<Arc<AnswerCell>>,
     /// The subscription to a feed.
@@ -169,6 +176,7 @@ impl QuerySlot {
             return false;
         }
         inner.interested.insert(entry.number, entry.clone());
+        inner.joined += 1;
         inner.idle_since = None;
         true
     }
@@ -192,9 +200,19 @@ impl QuerySlot {
         self.inner.lock().interested.len()
     }
 
-    /// The states that want it.
-    pub fn interested(&self) -> Vec<Arc<Entry>> {
-        self.inner.lock().interested.values().cloned().collect()
+    /// The states that want it, and how many have come so far.
+    pub fn interested(&self) -> (Vec<Arc<Entry>>, u64) {
+        let inner = self.inner.lock();
+        (inner.interested.values().cloned().collect(), inner.joined)
+    }
+
+    /// The states that want it, if one has come since there were `joined`.
+    pub fn interested_since(&self, joined: u64) -> Vec<Arc<Entry>> {
+        let inner = self.inner.lock();
+        if inner.joined == joined {
+            return Vec::new();
+        }
+        inner.interested.values().cloned().collect()
     }
 
     /// The newest cell if it can serve a step, else a new one. The new one is remembered, and `inserted` called, unless
@@ -387,6 +405,8 @@ pub(super) struct Evaluator {
 
 struct ReadersState {
     index: crate::store::Readers<QueryId>,
+    /// The store index that the reads of each query were recorded at.
+    bounds: HashMap<QueryId, u64, RandomState>,
     /// The store that the step loop has got to.
     store: StoreSnapshot,
 }
@@ -395,6 +415,7 @@ impl Evaluator {
     pub fn new(sources: Arc<dyn Sources>, store: StoreSnapshot) -> Self {
         let readers = Mutex::new(ReadersState {
             index: crate::store::Readers::default(),
+            bounds: HashMap::default(),
             store,
         });
         Self {
@@ -423,7 +444,9 @@ impl Evaluator {
 
     /// Forgets what a query read.
     pub fn forget(&self, id: QueryId) {
-        self.readers.lock().index.remove(&id);
+        let mut readers = self.readers.lock();
+        readers.index.remove(&id);
+        readers.bounds.remove(&id);
     }
 
     /// The answer of a cell, computed now if need be.
@@ -447,26 +470,21 @@ impl Evaluator {
         filled.input.clone()
     }
 
-    /// The answer of a cell for a state that runs at `step`: if the cell isn't confirmed and something it read changed
-    /// on the way to the step, the answer is computed for the step alone. `recheck` is called if the step loop must look at
-    /// the query again: by every state that reads an unconfirmed cell, since each must hold back those who wait for it.
-    pub fn force_at(
-        &self,
-        slot: &QuerySlot,
-        cell: &AnswerCell,
-        step: &Step,
-        recheck: impl FnOnce(QueryId),
-    ) -> Input {
+    /// The answer of a cell for a state that runs at `step`, and whether the step loop takes care of the cell. If it doesn't,
+    /// and something that the cell read changed on the way to the step, the answer is computed for the step alone. Each state
+    /// that gets such an answer must look at it again: a step that the query's change belongs to may have passed, or pass,
+    /// without waking anybody.
+    pub fn force_at(&self, slot: &QuerySlot, cell: &AnswerCell, step: &Step) -> (Input, bool) {
         let input = self.force(slot, cell);
-        let confirmed = cell.confirmed.load(Ordering::Acquire);
-        if !confirmed {
-            recheck(slot.id);
-        }
+        let confirmed = cell.is_confirmed();
         let taken_care_of = confirmed && cell.bound <= step.store.index();
         if taken_care_of || self.holds_at(cell, step) {
-            return input;
+            return (input, confirmed);
         }
-        merge(self.eval(slot, &step.store).0, Some(&input))
+        (
+            merge(self.eval(slot, &step.store).0, Some(&input)),
+            confirmed,
+        )
     }
 
     /// Whether a filled cell's answer also holds at a step.
@@ -503,9 +521,14 @@ impl Evaluator {
     }
 
     /// Registers what a query read at `bound`. Returns whether nothing of it has changed in the store that the step loop has
-    /// got to.
+    /// got to. What was read at a later index stays: a newer cell relies on it.
     fn register(&self, id: QueryId, reads: &Reads, bound: u64) -> bool {
         let mut readers = self.readers.lock();
+        let known = readers.bounds.entry(id).or_insert(bound);
+        if *known > bound {
+            return false;
+        }
+        *known = bound;
         readers.index.set(id, reads.clone());
         readers.store.index() <= bound || readers.store.index_of(reads) <= bound
     }

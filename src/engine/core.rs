@@ -36,6 +36,8 @@ pub(super) struct Core {
     pub inbox: Arc<Mutex<Inbox>>,
     pub inbox_wake: Sender<()>,
     step: RwLock<Arc<Step>>,
+    /// The newest step whose changes are being marked, or have been.
+    pub marking: AtomicU64,
     lanes: RwLock<Option<Lanes>>,
     pub counters: CounterCells,
     pub limiter: Mutex<super::limit::RateLimiter>,
@@ -94,6 +96,7 @@ impl Core {
             inbox,
             inbox_wake,
             step: RwLock::new(Arc::new(step)),
+            marking: AtomicU64::new(0),
             lanes: RwLock::new(Some(lanes)),
             counters: CounterCells::default(),
             limiter: Mutex::new(limiter),
@@ -119,19 +122,35 @@ impl Core {
         let _ = self.inbox_wake.try_send(());
     }
 
-    /// Has a state run: because `query` changed, or for a timer. `seq` is the open step that caused it.
-    pub fn wake(&self, entry: &Arc<Entry>, query: Option<QueryId>, bulk: bool, seq: Option<u64>) {
-        let gate = seq.map(|seq| self.progress.gate(seq));
+    /// Notes that an answer of a state changed in step `seq`, which isn't published yet.
+    pub fn mark(&self, entry: &Entry, query: QueryId, seq: u64) {
+        entry.schedule.lock().mark(query, seq, seq - 1);
+    }
+
+    /// Has a state run that was marked for step `seq`, which is published now.
+    pub fn wake_marked(&self, entry: &Arc<Entry>, bulk: bool, seq: u64) {
+        let gate = self.progress.gate(seq);
         let mut schedule = entry.schedule.lock();
-        if entry.is_retired() {
+        let taken_in = schedule.ran_at >= seq;
+        if entry.is_retired() || (taken_in && !schedule.running) {
             return;
         }
-        schedule.dirty.extend(query);
-        schedule.wanted = true;
-        let spare = gate.and_then(|gate| schedule.gates.add(gate));
-        self.enqueue(entry, &mut schedule, bulk);
+        let spare = schedule.gates.add(gate);
+        if !taken_in {
+            schedule.wanted = true;
+            self.enqueue(entry, &mut schedule, bulk);
+        }
         drop(schedule);
         drop(spare);
+    }
+
+    /// Has a state run because its time has come.
+    pub fn wake_for_time(&self, entry: &Arc<Entry>) {
+        let mut schedule = entry.schedule.lock();
+        if !entry.is_retired() {
+            schedule.wanted = true;
+            self.enqueue(entry, &mut schedule, false);
+        }
     }
 
     /// Has a state run for the sake of a registry operation: a registration to take in, or an end to clean up after.

@@ -271,6 +271,7 @@ impl Manager {
                 run: Mutex::new(RunState {
                     state,
                     held: Vec::new(),
+                    recent: Vec::new(),
                     unpublished: None,
                     publish_at: Duration::ZERO,
                     armed: None,
@@ -462,6 +463,7 @@ impl Manager {
             watches: core.registry.watches.load(Ordering::Relaxed),
             threads: core.threads.load(Ordering::SeqCst),
             callback_threads: core.callbacks.threads() + core.feeds.threads(),
+            shared_parts: core.shared.len(),
             steps: Core::count(&counters.steps),
             answers_computed: Core::count(&core.evaluator.computed),
             runs: Core::count(&counters.runs),

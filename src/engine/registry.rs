@@ -63,8 +63,12 @@ pub(super) struct Schedule {
     pub in_fast: bool,
     pub in_bulk: bool,
     pub running: bool,
-    /// Answers that changed since the last run.
-    pub dirty: Vec<QueryId>,
+    /// Answers that changed since the last run, with the step that they changed in. They are marked before the step is
+    /// published, so that a run at it knows them all: else it would show half of a transaction. A run at an older step leaves
+    /// them.
+    pub dirty: Vec<(QueryId, u64)>,
+    /// The step of the last run.
+    pub ran_at: u64,
     /// Look at everything.
     pub all: bool,
     /// A run is wanted.
@@ -79,6 +83,9 @@ pub(super) struct RunState {
     pub state: ProxyState,
     /// The queries held, sorted by id.
     pub held: Vec<Arc<QuerySlot>>,
+    /// Queries whose change may not be marked: because the state came for them while the step given was being marked, or because
+    /// their answer wasn't taken care of. Looked at again in every run until one at that step.
+    pub recent: Vec<(QueryId, u64)>,
     /// A snapshot that waits for its turn under a publish limit.
     pub unpublished: Option<SnapshotRef>,
     /// The earliest monotonic time to publish at.
@@ -87,6 +94,34 @@ pub(super) struct RunState {
     pub armed: Option<Duration>,
     /// After a fault: don't run before this monotonic time.
     pub blocked_until: Duration,
+}
+
+impl Schedule {
+    /// Marks an answer as changed in step `seq`; `published` is the newest step that runs can be at.
+    pub fn mark(&mut self, query: QueryId, seq: u64, published: u64) {
+        if self.dirty.len() >= 64 && self.dirty.len() == self.dirty.capacity() {
+            // A state that hasn't run for long: no run will be at a step before the newest.
+            for mark in &mut self.dirty {
+                mark.1 = mark.1.max(published);
+            }
+            self.dirty.sort_unstable();
+            self.dirty.dedup();
+        }
+        self.dirty.push((query, seq));
+    }
+
+    /// Takes the answers that changed up to step `seq`.
+    pub fn take_dirty(&mut self, seq: u64) -> Vec<QueryId> {
+        let mut taken = Vec::with_capacity(self.dirty.len());
+        self.dirty.retain(|(query, changed)| {
+            let due = *changed <= seq;
+            if due {
+                taken.push(*query);
+            }
+            !due
+        });
+        taken
+    }
 }
 
 impl std::fmt::Debug for Entry {

@@ -55,6 +55,8 @@ pub struct EngineCounts {
     pub threads: usize,
     /// Callback threads.
     pub callback_threads: usize,
+    /// Parts that proxies share or shared a moment ago.
+    pub shared_parts: usize,
     /// Steps made.
     pub steps: u64,
     /// Answers computed by views.

@@ -34,14 +34,22 @@ const SWEEP_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Inbox {
     /// Queries with a new cell that isn't part of a step yet.
     pub fresh: Vec<Arc<QuerySlot>>,
-    /// Queries to compute anew, with what isn't done until they are.
-    pub recheck: Vec<(QueryId, Gates)>,
+    /// Queries to look at again.
+    pub recheck: Vec<Recheck>,
     /// Outside answers; a later one of a subscription replaces an earlier one.
     pub feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
     /// Queries that nobody wants any more.
     pub idle: Vec<Arc<QuerySlot>>,
     /// States to run at a monotonic time.
     pub timers: Vec<(Duration, Arc<Entry>)>,
+}
+
+/// A state has read an answer that the step loop didn't take care of: it looks at the query, and has the state run again.
+pub(super) struct Recheck {
+    pub query: QueryId,
+    pub entry: Arc<Entry>,
+    /// Held, not read: what isn't done until then.
+    pub _gates: Gates,
 }
 
 /// A state to be run at a time; ordered so that the earliest is on top of a heap.
@@ -148,7 +156,7 @@ impl Stepper {
     fn answer(
         &mut self,
         fresh: Vec<Arc<QuerySlot>>,
-        recheck: Vec<(QueryId, Gates)>,
+        recheck: Vec<Recheck>,
         feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
     ) {
         let changes = self.changes.take();
@@ -164,7 +172,13 @@ impl Stepper {
             Some(changes) => self.core.evaluator.advance(&store, &changes.keys),
             None => Vec::new(),
         };
-        affected.extend(recheck.iter().map(|(id, _)| *id));
+        let looked_after = |id: &QueryId| {
+            let slot = self.core.queries.get(*id);
+            let newest = slot.and_then(|slot| slot.latest());
+            newest.is_some_and(|cell| cell.is_confirmed())
+        };
+        let again = recheck.iter().map(|again| again.query);
+        affected.extend(again.filter(|id| !looked_after(id)));
         affected.sort_unstable();
         affected.dedup();
 
@@ -226,23 +240,61 @@ impl Stepper {
         }
         let seq = last.seq + 1;
         self.core.progress.open(seq, store.index());
-        self.core.publish_step(Step {
+        let step = Step {
             seq,
             store,
             answers,
-        });
+        };
+        self.publish(step, changed, &recheck, herd);
+        self.core.progress.seal(seq);
+        // The states that it concerns carry gates of this step by now.
+        drop(recheck);
+    }
+
+    /// Marks the states that want a changed answer, publishes the step, then wakes them. In this order, since a state that runs
+    /// for one reason at the new step must know all others. A state that comes for an answer between the marking
+    /// and the publishing is found by a second look.
+    fn publish(
+        &mut self,
+        step: Step,
+        changed: Vec<Arc<QuerySlot>>,
+        recheck: &[Recheck],
+        herd: bool,
+    ) {
+        let seq = step.seq;
+        self.core.marking.store(seq, Ordering::SeqCst);
+        for again in recheck {
+            self.core.mark(&again.entry, again.query, seq);
+        }
+        let changed: Vec<_> = changed
+            .into_iter()
+            .map(|slot| {
+                let (readers, joined) = slot.interested();
+                for entry in &readers {
+                    self.core.mark(entry, slot.id, seq);
+                }
+                (slot, readers, joined)
+            })
+            .collect();
+        self.core.publish_step(step);
         self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
         self.sweep_later();
-        for slot in changed {
-            let readers = slot.interested();
+        for again in recheck {
+            self.core.wake_marked(&again.entry, herd, seq);
+        }
+        for (slot, readers, joined) in changed {
             let bulk = herd || readers.len() > FEW_READERS;
-            for entry in readers {
-                self.core.wake(&entry, Some(slot.id), bulk, Some(seq));
+            for entry in &readers {
+                self.core.wake_marked(entry, bulk, seq);
+            }
+            for entry in slot.interested_since(joined) {
+                let known = readers.iter().any(|reader| reader.number == entry.number);
+                if !known {
+                    self.core.mark(&entry, slot.id, seq);
+                    self.core.wake_marked(&entry, bulk, seq);
+                }
             }
         }
-        self.core.progress.seal(seq);
-        // The states that a second look concerns carry gates of this step by now.
-        drop(recheck);
     }
 
     /// Parts may have been replaced: they are looked at after a while.
@@ -254,7 +306,7 @@ impl Stepper {
     fn fire_timers(&mut self, now: Duration) {
         while self.timers.peek().is_some_and(|t| t.0 <= now) {
             if let Some(Timer(_, entry)) = self.timers.pop() {
-                self.core.wake(&entry, None, false, None);
+                self.core.wake_for_time(&entry);
             }
         }
     }

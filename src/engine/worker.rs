@@ -10,10 +10,11 @@ use crossbeam_channel::{Receiver, TryRecvError, select};
 use crate::proxy::{Changed, Input, Inputs, ProxyState, RunOutcome};
 use crate::source::{Query, QueryError, QueryId, Route};
 
-use super::answers::{QuerySlot, Step};
+use super::answers::{AnswerCell, QuerySlot, Step};
 use super::core::Core;
 use super::progress::Gates;
 use super::registry::{Entry, RunState, SnapshotRef};
+use super::stepper::Recheck;
 
 /// After this many runs from the fast lane in a row, one from the bulk lane has its turn.
 const MOST_FAST: u32 = 32;
@@ -74,12 +75,17 @@ fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
     schedule.running = false;
     if schedule.wanted {
         core.put(entry, &mut schedule, from_bulk);
+        return;
     }
+    // Gates of what this run has taken in already.
+    let gates = std::mem::take(&mut schedule.gates);
+    drop(schedule);
+    drop(gates);
 }
 
 fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
     let now = core.clock.monotonic();
-    let (mut dirty, all, gates) = {
+    let (mut dirty, all, gates, step) = {
         let mut schedule = entry.schedule.lock();
         schedule.wanted = false;
         let gates = std::mem::take(&mut schedule.gates);
@@ -88,16 +94,20 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
             drop(schedule);
             return;
         }
-        let dirty = std::mem::take(&mut schedule.dirty);
-        (dirty, std::mem::take(&mut schedule.all), gates)
+        // Under this lock, so that whoever wakes the state for a step finds it taken in, or not running yet.
+        let step = core.current_step();
+        schedule.ran_at = step.seq;
+        let dirty = schedule.take_dirty(step.seq);
+        (dirty, std::mem::take(&mut schedule.all), gates, step)
     };
     if entry.is_retired() || entry.has_ended() {
         release_all(core, entry, run);
         return;
     }
+    dirty.extend(run.recent.iter().map(|(query, _)| *query));
+    run.recent.retain(|(_, marking)| *marking > step.seq);
     dirty.sort_unstable();
     dirty.dedup();
-    let step = core.current_step();
     let registration = entry.meta.lock().registration.clone();
     core.counters.runs.fetch_add(1, Ordering::Relaxed);
     let mut inputs = StepInputs {
@@ -126,12 +136,13 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
         )
     }));
     let added = std::mem::take(&mut inputs.added);
+    run.recent.extend(added);
     match outcome {
         Ok(outcome) => finish(core, entry, run, outcome, now),
         Err(panic) => fault(core, entry, run, super::panic_text(panic.as_ref()), now),
     }
     // Whoever waits for the step goes on only now, with the snapshot published.
-    catch_up(core, entry, &step, added, gates);
+    catch_up(core, entry, run, &step, gates);
 }
 
 /// Publishes what the run came to and lets go of queries that are no longer wanted.
@@ -207,8 +218,9 @@ fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration, now: 
 fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
     // First, so that whoever has the snapshot finds it in the status too.
     entry.meta.lock().store_index = Some(snapshot.store_index);
-    if entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
-        core.counters.published.fetch_add(1, Ordering::Relaxed);
+    core.counters.published.fetch_add(1, Ordering::Relaxed);
+    if !entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
+        core.counters.published.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -245,13 +257,13 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
     core.tell(|inbox| inbox.timers.push((run.blocked_until, entry.clone())));
 }
 
-/// A query that was wanted for the first time in this run may have changed in a step that didn't know of the state yet.
-fn catch_up(core: &Arc<Core>, entry: &Arc<Entry>, step: &Step, added: Vec<QueryId>, gates: Gates) {
-    if added.is_empty() || core.current_step().seq == step.seq {
+/// If a query is to be looked at again and a later step is out, the state runs again. If none is, the step loop will find the
+/// state when it publishes the next.
+fn catch_up(core: &Arc<Core>, entry: &Arc<Entry>, run: &RunState, step: &Step, gates: Gates) {
+    if run.recent.is_empty() || core.current_step().seq == step.seq {
         return;
     }
     let mut schedule = entry.schedule.lock();
-    schedule.dirty.extend(added);
     schedule.wanted = true;
     let newer = schedule.gates.put_back(gates);
     drop(schedule);
@@ -266,22 +278,24 @@ struct StepInputs<'a> {
     /// What the run is about to take in.
     gates: &'a Gates,
     held: &'a mut Vec<Arc<QuerySlot>>,
-    added: Vec<QueryId>,
+    /// Queries to look at again in the next run, unless it is at a step before the one given.
+    added: Vec<(QueryId, u64)>,
 }
 
 impl Inputs for StepInputs<'_> {
     fn get(&mut self, query: &Query) -> (QueryId, Input) {
         let slot = self.hold(query);
         if let Some(cell) = self.step.answers.get(&slot.id.0) {
-            return (
-                slot.id,
-                self.core
-                    .evaluator
-                    .force_at(&slot, cell, self.step, |id| self.recheck(id)),
-            );
+            return (slot.id, self.force(&slot, cell));
         }
         match &slot.route {
-            Route::View => (slot.id, self.first(&slot)),
+            Route::View => {
+                // Unknown to the step: computed here, once for all states that want it now, and told to the step loop.
+                let cell = slot.cell_for(self.step, || {
+                    self.core.tell(|inbox| inbox.fresh.push(slot.clone()));
+                });
+                (slot.id, self.force(&slot, &cell))
+            }
             Route::Feed(_) => {
                 self.core.subscribe(&slot);
                 (slot.id, Input::Pending)
@@ -291,6 +305,22 @@ impl Inputs for StepInputs<'_> {
 }
 
 impl StepInputs<'_> {
+    /// The answer of a cell. One that the step loop doesn't take care of is looked at again: by the step loop, which then has
+    /// this state run, and by every run at another step before that. Until then, what this run takes in isn't done.
+    fn force(&mut self, slot: &Arc<QuerySlot>, cell: &AnswerCell) -> Input {
+        let (input, confirmed) = self.core.evaluator.force_at(slot, cell, self.step);
+        if !confirmed {
+            self.added.push((slot.id, self.step.seq + 1));
+            let recheck = Recheck {
+                query: slot.id,
+                entry: self.entry.clone(),
+                _gates: self.gates.again(),
+            };
+            self.core.tell(|inbox| inbox.recheck.push(recheck));
+        }
+        input
+    }
+
     /// The query's slot, with this state among those to be woken.
     fn hold(&mut self, query: &Query) -> Arc<QuerySlot> {
         loop {
@@ -314,28 +344,15 @@ impl StepInputs<'_> {
                     }
                     if slot.add_interest(self.entry) {
                         self.held.insert(at, slot.clone());
-                        self.added.push(slot.id);
+                        // Later steps will find the state among those that want the answer.
+                        let marking = self.core.marking.load(Ordering::SeqCst);
+                        if marking > self.step.seq {
+                            self.added.push((slot.id, marking));
+                        }
                         return slot;
                     }
                 }
             }
         }
-    }
-
-    /// The answer of a query that the step doesn't know: computed here, once for all states that want it now, and told to
-    /// the step loop.
-    fn first(&self, slot: &Arc<QuerySlot>) -> Input {
-        let evaluator = &self.core.evaluator;
-        let cell = slot.cell_for(self.step, || {
-            self.core.tell(|inbox| inbox.fresh.push(slot.clone()))
-        });
-        evaluator.force_at(slot, &cell, self.step, |id| self.recheck(id))
-    }
-
-    /// Has the step loop look at a query again. Until it has, what this run takes in isn't done: a step that the query's
-    /// change belongs to may have passed without waking anybody.
-    fn recheck(&self, id: QueryId) {
-        let gates = self.gates.again();
-        self.core.tell(|inbox| inbox.recheck.push((id, gates)));
     }
 }

@@ -50,9 +50,23 @@ impl SharedParts {
         self.targets.table.lock().built
     }
 
+    /// How many parts it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.settings.table.lock().parts.len() + self.targets.table.lock().parts.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Lets go of every part that nobody else holds, and counts the rest.
     pub fn sweep(&self) -> usize {
-        self.settings.sweep() + self.targets.sweep()
+        // Targets first: they hold settings.
+        let targets = self.targets.sweep();
+        targets + self.settings.sweep()
     }
 }
 

@@ -1,1 +1,182 @@
-//! x
+//! The cost of a change follows what changed, and a herd holds up nobody. All by counters and order, not by time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proxycfg::model::CheckStatus;
+use serde_json::json;
+
+use crate::stress::size;
+use crate::world::*;
+
+/// Registers `count` proxies with the same upstream and waits until all are ready.
+fn herd(world: &World, count: usize, upstreams: &[&str]) {
+    let ids: Vec<_> = (0..count).map(|n| proxy_id(&format!("p{n}"))).collect();
+    for (n, id) in ids.iter().enumerate() {
+        world.register(id, sidecar(&format!("p{n}"), upstreams));
+    }
+    for id in &ids {
+        world.ready(id);
+    }
+    world.settle();
+}
+
+#[test]
+fn one_change_of_an_endpoint_is_computed_once_and_runs_its_readers_once() {
+    let world = World::new();
+    world.instance("db", 1);
+    world.instance("unrelated", 1);
+    let count = size("PROXYCFG_PROXIES", 1_000);
+    herd(&world, count, &["db"]);
+
+    let before = world.manager().counts();
+    world.check("db", 1, CheckStatus::Warning);
+    world.settle();
+    let after = world.manager().counts();
+    let did = |of: fn(&proxycfg::engine::EngineCounts) -> u64| of(&after) - of(&before);
+    assert_eq!(did(|c| c.steps), 1);
+    assert_eq!(did(|c| c.answers_computed), 1);
+    assert_eq!(did(|c| c.targets_built), 1, "shared by all");
+    assert_eq!(did(|c| c.runs), count as u64);
+    assert_eq!(did(|c| c.published), count as u64);
+    assert_eq!(did(|c| c.parts_built), count as u64, "one part each");
+
+    world.check("unrelated", 1, CheckStatus::Warning);
+    world.entry(json!({"Kind": "service-resolver", "Name": "unrelated", "ConnectTimeout": "1s"}));
+    // Nobody reads the meta of an instance unless a subset filters by it, so the answer comes out equal.
+    world.apply(retagged());
+    world.settle();
+    let end = world.manager().counts();
+    assert_eq!(end.runs, after.runs, "an unrelated write runs nobody");
+    assert_eq!(end.published, after.published);
+    assert_eq!(end.targets_built, after.targets_built);
+    assert!(end.answers_computed - after.answers_computed <= 1);
+}
+
+fn retagged() -> Vec<proxycfg::store::Op> {
+    let mut ops = instance_ops("db", 1);
+    ops.retain_mut(|op| match op {
+        proxycfg::store::Op::Register(register) => {
+            register.checks.clear();
+            let service = register.service.as_mut().unwrap();
+            service.tags.push("blue".into());
+            true
+        }
+        _ => false,
+    });
+    ops
+}
+
+#[test]
+fn fc_012_only_the_dependent_proxy_is_computed() {
+    let world = World::new();
+    let count = size("PROXYCFG_PROXIES", 500);
+    for n in 0..count {
+        let (service, upstream) = (format!("p{n}"), format!("u{n}"));
+        world.instance(&upstream, 1);
+        world.register(&proxy_id(&service), sidecar(&service, &[&upstream]));
+    }
+    for n in 0..count {
+        world.ready(&proxy_id(&format!("p{n}")));
+    }
+    world.settle();
+    let mut watches: Vec<_> = (0..count)
+        .map(|n| world.manager().watch(&proxy_id(&format!("p{n}"))))
+        .collect();
+    for watch in &mut watches {
+        next(watch);
+    }
+    let before = world.manager().counts();
+    for n in 0..100 {
+        let status = [CheckStatus::Critical, CheckStatus::Passing][n % 2];
+        world.check("u7", 1, status);
+        world.settle();
+        next(&mut watches[7]);
+    }
+    let after = world.manager().counts();
+    assert_eq!(after.runs - before.runs, 100);
+    assert_eq!(after.answers_computed - before.answers_computed, 100);
+    for (n, watch) in watches.iter_mut().enumerate() {
+        assert!(
+            watch.try_next().unwrap().is_none(),
+            "p{n} doesn't depend on u7"
+        );
+    }
+}
+
+#[test]
+fn a_herd_does_not_hold_up_an_unrelated_change() {
+    let world = World::new();
+    world.instance("db", 1);
+    world.instance("other", 1);
+    let count = size("PROXYCFG_PROXIES", 10_000);
+    herd(&world, count, &["db"]);
+    let lone = proxy_id("lone");
+    world.register(&lone, sidecar("lone", &["other"]));
+    world.ready(&lone);
+
+    // Publications are numbered in their order.
+    let sequence = Arc::new(AtomicU64::new(0));
+    let number_of = |id: &proxycfg::model::ProxyId| {
+        let (sequence, mine) = (sequence.clone(), Arc::new(AtomicU64::new(0)));
+        let mut watch = world.manager().watch(id);
+        let told = mine.clone();
+        watch.set_waker(move || {
+            let number = sequence.fetch_add(1, Ordering::SeqCst) + 1;
+            told.store(number, Ordering::SeqCst);
+        });
+        (watch, mine)
+    };
+    let (lone_watch, lone_number) = number_of(&lone);
+    let herd_watches: Vec<_> = (0..count)
+        .map(|n| number_of(&proxy_id(&format!("p{n}"))).0)
+        .collect();
+    world.entry(json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"local_connect_timeout_ms": 9}}));
+    eventually("the herd is on its way", || {
+        sequence.load(Ordering::SeqCst) > 10
+    });
+    let so_far = sequence.load(Ordering::SeqCst);
+    // All are of the herd: the proxy whose endpoint changes now is part of it too, so the endpoint tells when.
+    world.check("other", 1, CheckStatus::Warning);
+    eventually("the lone endpoint", || {
+        let snapshot = lone_watch.current().unwrap();
+        addresses(&snapshot, "other") == ["10.0.0.2:21000 Warning"]
+    });
+    let at = lone_number.load(Ordering::SeqCst);
+    world.settle();
+    let total = sequence.load(Ordering::SeqCst);
+    assert!(total >= count as u64, "{total}");
+    assert!(
+        so_far > total / 2 || at < total / 2 + so_far,
+        "the lone proxy was number {at} of {total}; {so_far} were done before its change"
+    );
+    drop((lone_watch, herd_watches));
+}
+
+#[test]
+fn a_bulk_change_gets_its_turn_in_an_endless_flow_of_small_ones() {
+    let world = World::with(|config| config.engine.workers = 1);
+    world.instance("db", 1);
+    herd(&world, 200, &["db"]);
+    for n in 0..4 {
+        world.instance(&format!("busy{n}"), 1);
+        let service = format!("busy-p{n}");
+        world.register(
+            &proxy_id(&service),
+            sidecar(&service, &[&format!("busy{n}")]),
+        );
+        world.ready(&proxy_id(&service));
+    }
+    let watch = world.manager().watch(&proxy_id("p199"));
+    world.check("db", 1, CheckStatus::Warning);
+    for n in 0.. {
+        for busy in 0..4 {
+            let status = [CheckStatus::Critical, CheckStatus::Passing][n % 2];
+            world.check(&format!("busy{busy}"), 1, status);
+        }
+        if addresses(&watch.current().unwrap(), "db") == ["10.0.0.2:21000 Warning"] {
+            break;
+        }
+        assert!(n < 100_000, "the herd starves");
+    }
+}

@@ -17,7 +17,7 @@ use proxycfg::source::{
 };
 use proxycfg::store::{MemoryBackend, Op, Reader, Store, Transaction};
 
-use crate::world::{PATIENCE, options};
+use crate::world::{PATIENCE, eventually, options};
 
 type Result = std::result::Result<Answer, QueryError>;
 type Hook = Arc<dyn Fn(&Query) -> Option<Result> + Send + Sync>;
@@ -96,8 +96,9 @@ impl HostFeed {
             .collect()
     }
 
-    /// Answers all live subscriptions of a query.
+    /// Answers all live subscriptions of a query, once there is one: the feed is told of it on a thread of its own.
     pub fn send(&self, wanted: impl Fn(&Query) -> bool, answer: impl Fn(&Query) -> Result) {
+        eventually("a subscription", || !self.of(&wanted).is_empty());
         for (id, subscribed) in self.of(wanted) {
             subscribed.sink.answer(id, answer(&subscribed.query));
         }

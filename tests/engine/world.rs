@@ -8,7 +8,7 @@ use proxycfg::embedded::{Embedded, EmbeddedConfig};
 use proxycfg::engine::{Manager, RegisterOptions, Registered, SnapshotRef, Watch};
 use proxycfg::hcl::Value;
 use proxycfg::model::{
-    CheckStatus, ConfigEntry, EntryKey, HealthCheck, Node, ProxyConfig, ProxyId, ProxySource,
+    CheckStatus, ConfigEntry, HealthCheck, Node, ProxyConfig, ProxyId, ProxySource,
     ServiceInstance, ServiceKind, Upstream, decode_document,
 };
 use proxycfg::proxy::Registration;
@@ -66,13 +66,6 @@ impl World {
 
     pub fn entry(&self, json: serde_json::Value) -> u64 {
         self.apply(vec![entry_op(json)])
-    }
-
-    pub fn delete_entry(&self, kind: proxycfg::model::EntryKind, name: &str) -> u64 {
-        self.apply(vec![Op::DeleteConfig {
-            key: EntryKey::new(kind, name),
-            cas: None,
-        }])
     }
 
     /// Registers a sidecar by definition, as the local source does.
