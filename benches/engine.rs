@@ -3,6 +3,12 @@
 //!
 //! `cargo bench --bench engine` runs the full size; `-- --quick` a small one, as the tests do.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,12 @@
 //! The order of the rooms (ARCHITECTURE.md): a room uses only rooms on floors below its own, and nothing outside `ffi/`
 //! is unsafe.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

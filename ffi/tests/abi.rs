@@ -1,5 +1,11 @@
 //! The header compiles as C and C++, and a C program that links the library runs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -22,7 +22,7 @@ use super::files::{
     FileProblems, FileSet, FileTargets, FileWatcher, LocalRecords, OwnedRecords, RefusedRecord,
     ReloadOutcome, Reloader, WatchOptions, apply, check_node_name, check_together, load,
 };
-use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent};
+use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
 use super::local_checks::LocalChecks;
 use super::provider::MeshProvider;
 use crate::clock::RealClock;
@@ -292,7 +292,8 @@ impl Parts {
             GENERATOR_THREADS,
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
-        let ads = AdsService::new(Arc::new(provider), AdsConfig::default());
+        let provider = Arc::new(provider);
+        let ads = AdsService::new(provider.clone(), AdsConfig::default());
         let advertised = match http.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
             ip => ip.to_string(),
@@ -306,7 +307,7 @@ impl Parts {
             embedded: embedded.clone(),
             node: plan.node_name.clone(),
             agent: Arc::new(LocalAgent::new(state, Some(checks.clone()))),
-            dump: generator,
+            dump: Arc::new(MeshDump::new(generator, Some(provider))),
             ads: Some(ads.clone()),
             registry: Default::default(),
         };

@@ -193,7 +193,7 @@ impl Reader<'_> {
         for member in members.iter().filter(|m| m.value.data != Data::Null) {
             let is = |name: &&str| same_key(&member.key, name);
             let Some(key) = USED_PORTS.iter().copied().find(|name| is(name)) else {
-                if IDLE_PORTS.iter().any(|name| is(name)) {
+                if IDLE_PORTS.iter().any(is) {
                     let here = at.key(&member.key);
                     self.problems.warning(&here, "has no effect here");
                 } else {
