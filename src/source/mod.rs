@@ -97,3 +97,6 @@ pub trait Sources: Views {
     /// Where a query is answered.
     fn route(&self, query: &Query) -> Route;
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ mod leaks;
 mod lifecycle;
 mod manager;
 mod pure_core;
+mod rules;
 mod stress;
 mod watches;
 mod world;

@@ -525,6 +525,29 @@ fn targets_behind_mesh_gateways_are_not_dialled_directly() {
 }
 
 #[test]
+fn xds_42_a_target_in_the_own_datacenter_is_dialled_directly() {
+    for mode in ["remote", "local"] {
+        let mut near = target("db", "", "dc1");
+        merge(&mut near, json!({"MeshGateway": {"Mode": mode}}));
+        let chain = resolver_chain(
+            "db",
+            "tcp",
+            resolver("db.default.default.dc1", json!({})),
+            &[near],
+        );
+        let instances = [endpoint("10.0.0.1", Passing)];
+        let generated =
+            checked(&Fixture::web().upstream(definition("db", 5432), chain, &instances));
+        let name = cluster_name("db.default.dc1");
+        let assignment = shown(&generated, ResourceType::Endpoint, &name);
+        assert_eq!(
+            assignment["endpoints"][0]["lbEndpoints"][0]["endpoint"]["address"]["socketAddress"]["address"],
+            "10.0.0.1"
+        );
+    }
+}
+
+#[test]
 fn xds_4_2_2_peered_targets_are_awaited() {
     let mut peered = target("db", "", "dc1");
     merge(&mut peered, json!({"Peer": "east", "Datacenter": ""}));
@@ -765,6 +788,18 @@ fn xds_46_47_routes_of_a_router() {
     assert_eq!(routes[2]["route"]["idleTimeout"], "0s");
     assert_eq!(routes[3]["match"], json!({"prefix": "/"}));
     assert!(routes[3]["route"].get("timeout").is_none());
+}
+
+#[test]
+fn fc_066_a_rewrite_is_handed_on_as_it_is() {
+    let route = |rewrite: &str| {
+        json!({"Definition": {
+            "Match": {"HTTP": {"PathPrefix": "/sp"}}, "Destination": {"PrefixRewrite": rewrite},
+        }, "NextNode": "resolver:v1"})
+    };
+    let routes = routes(json!([route("/"), route("")]));
+    assert_eq!(routes[0]["route"]["prefixRewrite"], "/");
+    assert!(routes[1]["route"].get("prefixRewrite").is_none());
 }
 
 #[test]
