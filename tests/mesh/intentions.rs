@@ -193,7 +193,7 @@ fn a_denied_caller_hears_nothing_and_reaches_nobody() {
     for member in [&db, &web, &webb] {
         mesh.register(member);
     }
-    let envoys = [mesh.envoy(&db), mesh.envoy(&web), mesh.envoy(&webb)];
+    let envoys = [mesh.plain_envoy(&db), mesh.envoy(&web), mesh.envoy(&webb)];
     let (web, webb) = (web.address_of("db"), webb.address_of("db"));
     // The application is the first to speak, so it must not be reached to begin with.
     refused_from_now_on(|| listen(&web));
@@ -212,5 +212,16 @@ fn a_denied_caller_hears_nothing_and_reaches_nobody() {
     mesh.entry(json!({"Kind": "service-intentions", "Name": "db", "Sources": sources}));
     from_now_on("db-1", || listen(&webb));
     denied(&web);
+    // Many others, with long names.
+    let deny = |name: String| json!({"Name": name, "Action": "deny"});
+    let mut sources = vec![
+        json!({"Name": "*", "Action": "allow"}),
+        deny("webb".to_owned()),
+    ];
+    sources.extend(('a'..='z').map(|letter| deny(format!("{letter}{}", "_-9aZ".repeat(12)))));
+    sources.extend((0..50).map(|n| deny(format!("service-number-{n}-of-many"))));
+    mesh.entry(json!({"Kind": "service-intentions", "Name": "db", "Sources": sources}));
+    from_now_on("db-1", || listen(&web));
+    denied(&webb);
     mesh.assert_calm(&envoys.each_ref());
 }

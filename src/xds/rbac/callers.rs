@@ -4,9 +4,11 @@
 //! speaks first would greet callers that it denies, and go on talking to those that never say anything. So the listener
 //! of a TCP service also has its TLS handshake refuse them: a certificate must have one of the identities here.
 //!
-//! Names that may call are listed. "All but these" needs a pattern for the names that are none of these, and RE2 has no
-//! negation; so it is written out along the tree of their letters: a name differs from all of `api` and `app` if it has
-//! another first letter, or ends or goes on otherwise after `a`, after `ap`, or goes on after `api` or `app`.
+//! Names that may call are listed. "All but these" needs patterns for the names that are none of these, and RE2 has no
+//! negation; so it is written out along the tree of their letters. A name differs from both `api` and `app` if it has
+//! another first letter, or ends or goes on otherwise after `a` or after `ap`, or goes on after `api` or `app`: each of
+//! these is a *way* to be another name. Ways are put together into as few patterns as there can be, since an Envoy whose
+//! bootstrap doesn't say otherwise refuses patterns of more than a hundred instructions.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,11 +17,20 @@ use super::{Decision, Rule};
 use crate::xds::proto::{matcher, string_match};
 use crate::xds::{proto, re2};
 
-/// Letters that a name in an identity can have: printable ASCII but the slash.
+/// A letter that a name in an identity can have: printable ASCII but the slash.
 const LETTER: &str = r"[\x21-\x2E0-\x7E]";
 
-/// Letters of all denied names together. A pattern with more could be larger than Envoy takes.
+/// Letters of all denied names together: each of them may make a way.
 const MOST_LETTERS: usize = 10_000;
+
+/// Instructions of a pattern, as estimated here: somewhat more than RE2 needs.
+const MOST_INSTRUCTIONS: usize = 98;
+
+/// Instructions of what is the same in each pattern.
+const FRAME_INSTRUCTIONS: usize = 14;
+
+/// Ranges of letters in one way.
+const MOST_RANGES: usize = 8;
 
 /// The identities that may connect; empty if everybody may. `rules` are all rules, in order.
 ///
@@ -57,7 +68,8 @@ pub(super) fn identities(
             _ => return Ok(Vec::new()),
         }
     } else {
-        fitting.push(pattern(all_but(named.keys().copied())?));
+        let patterns = all_but(named.keys().copied(), trust_domain)?;
+        fitting.extend(patterns.into_iter().map(pattern));
     }
     if default_allow {
         // Intentions are about services. For others the default holds.
@@ -73,21 +85,25 @@ pub(super) fn identities(
     Ok(fitting)
 }
 
-/// Fits the services of all names but these. Certificates of other trust domains aren't accepted to begin with.
-fn all_but<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<String, String> {
+/// Patterns that together fit the services of all names but these.
+fn all_but<'a>(
+    names: impl Iterator<Item = &'a str> + Clone,
+    trust_domain: &str,
+) -> Result<Vec<String>, String> {
     let letters: usize = names.clone().map(str::len).sum();
     if letters > MOST_LETTERS {
-        return Err(format!(
-            "{} denied sources are too many for one pattern",
-            names.count()
-        ));
+        return Err(format!("{} denied sources are too many", names.count()));
     }
     let mut tree = Names::default();
     names.for_each(|name| tree.add(name));
-    let mut pattern = String::from("^spiffe://[!-~]+/svc/");
-    tree.write_others(true, &mut pattern);
-    pattern.push('$');
-    Ok(pattern)
+    let mut ways = Vec::new();
+    tree.ways(&mut String::new(), &mut ways);
+    let groups = grouped(&ways).into_iter();
+    // A literal at the start costs no instruction.
+    let domain = re2::escape(trust_domain);
+    Ok(groups
+        .map(|group| format!("^spiffe://{domain}/ns/default/dc/{LETTER}+/svc/(?:{group})$"))
+        .collect())
 }
 
 /// Fits no identity that is ever issued.
@@ -124,47 +140,97 @@ impl Names {
         at.ends = true;
     }
 
-    /// A pattern of how a name can go on here so that it is none of these. A name isn't empty.
-    fn write_others(&self, start: bool, into: &mut String) {
-        if self.next.is_empty() {
-            into.push_str(LETTER);
-            into.push('+');
-            return;
+    /// The ways to be another name, `prefix` being the letters up to here.
+    fn ways(&self, prefix: &mut String, ways: &mut Vec<Way>) {
+        if !self.ends && !prefix.is_empty() {
+            ways.push(Way::new(prefix, String::new(), 1));
         }
-        into.push_str("(?:");
+        let quantifier = if self.next.is_empty() { '+' } else { '*' };
+        for ranges in self.other_letters().chunks(MOST_RANGES) {
+            let mut rest = String::new();
+            if quantifier == '*' {
+                rest.push('[');
+                ranges
+                    .iter()
+                    .for_each(|range| write_range(*range, &mut rest));
+                rest.push(']');
+            }
+            rest.push_str(LETTER);
+            rest.push(quantifier);
+            ways.push(Way::new(prefix, rest, 2 * ranges.len() + 5));
+        }
         for (letter, next) in &self.next {
-            into.push_str(&re2::escape(char::from(*letter).encode_utf8(&mut [0; 4])));
-            next.write_others(false, into);
-            into.push('|');
-        }
-        self.write_other_letters(into);
-        into.push_str(LETTER);
-        into.push_str("*)");
-        if !start && !self.ends {
-            into.push('?');
+            prefix.push(char::from(*letter));
+            next.ways(prefix, ways);
+            prefix.pop();
         }
     }
 
-    /// A class of the letters that don't lead on in the tree.
-    fn write_other_letters(&self, into: &mut String) {
-        into.push('[');
-        let mut from = None;
-        for byte in b'!'..=0x7f {
-            let other = is_letter(byte) && !self.next.contains_key(&byte);
-            match (from, other) {
-                (None, true) => from = Some(byte),
-                (Some(first), false) => {
-                    write_range(first, byte - 1, into);
-                    from = None;
-                }
-                _ => {}
+    /// Ranges of the letters that don't lead on in the tree.
+    fn other_letters(&self) -> Vec<(u8, u8)> {
+        let mut ranges: Vec<(u8, u8)> = Vec::new();
+        for byte in b'!'..=b'~' {
+            if !is_letter(byte) || self.next.contains_key(&byte) {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == byte => *last = byte,
+                _ => ranges.push((byte, byte)),
             }
         }
-        into.push(']');
+        ranges
     }
 }
 
-fn write_range(first: u8, last: u8, into: &mut String) {
+/// One way to be another name.
+#[derive(Debug)]
+struct Way {
+    prefix: String,
+    rest: String,
+    /// Instructions of the rest.
+    cost: usize,
+}
+
+impl Way {
+    fn new(prefix: &str, rest: String, cost: usize) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            rest,
+            cost,
+        }
+    }
+}
+
+/// Alternatives of as many ways as fit into a pattern. RE2 writes the letters that neighbours begin with only once.
+fn grouped(ways: &[Way]) -> Vec<String> {
+    let mut groups: Vec<String> = Vec::new();
+    let mut instructions = 0;
+    let mut before = "";
+    for way in ways {
+        let shared = before
+            .bytes()
+            .zip(way.prefix.bytes())
+            .take_while(|(a, b)| a == b)
+            .count();
+        let more = way.prefix.len() - shared + way.cost + 1;
+        let text = re2::escape(&way.prefix) + &way.rest;
+        match groups.last_mut() {
+            Some(group) if instructions + more <= MOST_INSTRUCTIONS => {
+                instructions += more;
+                group.push('|');
+                group.push_str(&text);
+            }
+            _ => {
+                instructions = FRAME_INSTRUCTIONS + way.prefix.len() + way.cost + 1;
+                groups.push(text);
+            }
+        }
+        before = &way.prefix;
+    }
+    groups
+}
+
+fn write_range((first, last): (u8, u8), into: &mut String) {
     write_letter(first, into);
     if last > first {
         into.push('-');
@@ -185,14 +251,12 @@ fn write_letter(byte: u8, into: &mut String) {
 mod tests {
     use super::*;
 
-    fn others(names: &[&str]) -> regex::Regex {
-        let mut tree = Names::default();
-        names.iter().for_each(|name| tree.add(name));
-        let mut pattern = String::from("^");
-        tree.write_others(true, &mut pattern);
-        pattern.push('$');
-        re2::check(&pattern).unwrap();
-        regex::Regex::new(&pattern).unwrap()
+    /// Whether one of the patterns fits a name.
+    fn others(names: &[&str]) -> impl Fn(&str) -> bool {
+        let patterns = all_but(names.iter().copied(), "td.consul").unwrap();
+        patterns.iter().for_each(|one| re2::check(one).unwrap());
+        let patterns = regex::RegexSet::new(patterns).unwrap();
+        move |name| patterns.is_match(&format!("spiffe://td.consul/ns/default/dc/dc1/svc/{name}"))
     }
 
     #[test]
@@ -209,22 +273,30 @@ mod tests {
                 .flat_map(|name| letters.map(|letter| format!("{name}{letter}")));
             names = longer.collect();
             for name in &names {
-                assert_eq!(
-                    pattern.is_match(name),
-                    !denied.contains(&name.as_str()),
-                    "{name}"
-                );
+                assert_eq!(pattern(name), !denied.contains(&name.as_str()), "{name}");
             }
         }
         for name in [
             "web-2", "web-22", "web-", "", "web/x", "x/web", "wéb", "a b",
         ] {
             let is_name = name.bytes().all(is_letter) && !name.is_empty();
-            assert_eq!(
-                pattern.is_match(name),
-                is_name && !denied.contains(&name),
-                "{name}"
-            );
+            assert_eq!(pattern(name), is_name && !denied.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_few_and_small() {
+        let count = |names: &[String]| {
+            all_but(names.iter().map(String::as_str), "td")
+                .unwrap()
+                .len()
+        };
+        assert_eq!(count(&["web".into()]), 1);
+        assert_eq!(count(&["web".into(), "api".into(), "db".into()]), 2);
+        let longest = ["x".repeat(63), format!("{}y", "x".repeat(62))];
+        assert!(count(&longest) < 25, "{}", count(&longest));
+        for pattern in all_but(longest.iter().map(String::as_str), "td").unwrap() {
+            assert!(pattern.len() < 1000, "{pattern}");
         }
     }
 }
