@@ -15,24 +15,11 @@ pub(super) fn upstream(
     identities: &[SpiffeId],
     sni: &str,
 ) -> Result<core::TransportSocket, BuildError> {
-    let sans = identities
-        .iter()
-        .map(|identity| tls::SubjectAltNameMatcher {
-            san_type: tls::subject_alt_name_matcher::SanType::Uri as i32,
-            matcher: Some(string_match(
-                matcher::string_matcher::MatchPattern::Exact(identity.to_string()),
-                false,
-            )),
-            ..Default::default()
-        });
-    let combined = tls::common_tls_context::CombinedCertificateValidationContext {
-        default_validation_context: Some(tls::CertificateValidationContext {
-            match_typed_subject_alt_names: sans.collect(),
-            ..Default::default()
-        }),
-        validation_context_sds_secret_config: Some(secret(ROOTS_SECRET)),
-        ..Default::default()
+    let exact = |identity: &SpiffeId| {
+        let identity = matcher::string_matcher::MatchPattern::Exact(identity.to_string());
+        string_match(identity, false)
     };
+    let combined = combined(identities.iter().map(exact));
     let common = common(
         params,
         tls::common_tls_context::ValidationContextType::CombinedValidationContext(combined),
@@ -47,18 +34,20 @@ pub(super) fn upstream(
 }
 
 /// The transport socket of a listener that takes part in the mesh: callers must present a certificate that one of the
-/// roots signed; who may call is for RBAC to say.
+/// roots signed, and have one of the identities `callers` if there are any. Beyond that who may call is for RBAC to say.
 pub(super) fn downstream(
     params: Option<&MeshDirectionalTls>,
     alpn: &[&str],
+    callers: &[matcher::StringMatcher],
 ) -> Result<core::TransportSocket, BuildError> {
-    let mut common = common(
-        params,
-        tls::common_tls_context::ValidationContextType::ValidationContextSdsSecretConfig(secret(
-            ROOTS_SECRET,
-        )),
-    )
-    .map_err(|e| e.at("mesh TLS.Incoming"))?;
+    use tls::common_tls_context::ValidationContextType;
+
+    let validation = if callers.is_empty() {
+        ValidationContextType::ValidationContextSdsSecretConfig(secret(ROOTS_SECRET))
+    } else {
+        ValidationContextType::CombinedValidationContext(combined(callers.iter().cloned()))
+    };
+    let mut common = common(params, validation).map_err(|e| e.at("mesh TLS.Incoming"))?;
     common.alpn_protocols = alpn.iter().map(|&protocol| protocol.to_owned()).collect();
     let context = tls::DownstreamTlsContext {
         common_tls_context: Some(common),
@@ -74,6 +63,25 @@ pub(super) fn alpn(protocol: &str) -> &'static [&'static str] {
         "http" => &["http/1.1"],
         "http2" | "grpc" => &["h2", "http/1.1"],
         _ => &[],
+    }
+}
+
+/// One of the roots must have signed the certificate, and one of the matchers must fit its identity.
+fn combined(
+    identities: impl Iterator<Item = matcher::StringMatcher>,
+) -> tls::common_tls_context::CombinedCertificateValidationContext {
+    let sans = identities.map(|identity| tls::SubjectAltNameMatcher {
+        san_type: tls::subject_alt_name_matcher::SanType::Uri as i32,
+        matcher: Some(identity),
+        ..Default::default()
+    });
+    tls::common_tls_context::CombinedCertificateValidationContext {
+        default_validation_context: Some(tls::CertificateValidationContext {
+            match_typed_subject_alt_names: sans.collect(),
+            ..Default::default()
+        }),
+        validation_context_sds_secret_config: Some(secret(ROOTS_SECRET)),
+        ..Default::default()
     }
 }
 
@@ -223,7 +231,7 @@ mod tests {
         }
         let error = parameters(&params("TLSv1_3", "", &suites)).unwrap_err();
         assert!(error.to_string().contains("TLSv1_3"), "{error}");
-        assert!(downstream(Some(&params("TLSv1_3", "", &suites)), &[]).is_err());
+        assert!(downstream(Some(&params("TLSv1_3", "", &suites)), &[], &[]).is_err());
     }
 
     #[test]

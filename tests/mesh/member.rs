@@ -16,6 +16,7 @@ pub struct Member {
     pub public: u16,
     name: String,
     meta: BTreeMap<String, String>,
+    config: Value,
     upstreams: Vec<Upstream>,
 }
 
@@ -43,6 +44,7 @@ impl Member {
             public: free_port(),
             name: name.to_owned(),
             meta: BTreeMap::new(),
+            config: json!({}),
             upstreams: Vec::new(),
         }
     }
@@ -50,6 +52,12 @@ impl Member {
     /// With a label.
     pub fn meta(mut self, key: &str, value: &str) -> Self {
         self.meta.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// With settings of the sidecar.
+    pub fn config(mut self, config: Value) -> Self {
+        self.config = config;
         self
     }
 
@@ -110,7 +118,7 @@ impl Member {
             "Connect": {"SidecarService": {
                 "Port": self.public,
                 "Check": {"CheckID": self.check_id(), "TTL": "24h", "Status": "passing"},
-                "Proxy": {"Upstreams": self.upstream_values()},
+                "Proxy": {"Config": self.config, "Upstreams": self.upstream_values()},
             }},
         })
     }

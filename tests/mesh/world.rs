@@ -179,15 +179,28 @@ impl Mesh {
 
     /// Starts an Envoy for any proxy, without waiting until it serves.
     pub fn connect(&self, proxy_id: &str, node_name: Option<&str>) -> Envoy {
+        Envoy::start(&self.bootstrap(proxy_id, node_name), proxy_id)
+    }
+
+    /// Starts the Envoy of a local sidecar with a bootstrap that says only what it must, and waits until it serves.
+    pub fn plain_envoy(&self, member: &Member) -> Envoy {
+        let mut bootstrap = self.bootstrap(&member.proxy_id(), None);
+        let removed = bootstrap.as_object_mut().unwrap().remove("layered_runtime");
+        assert!(removed.is_some());
+        let envoy = Envoy::start(&bootstrap, &member.proxy_id());
+        envoy.wait_ready();
+        envoy
+    }
+
+    fn bootstrap(&self, proxy_id: &str, node_name: Option<&str>) -> Value {
         let params = BootstrapParams {
             node_name: node_name.map(str::to_owned),
             admin_port: free_port(),
             ..BootstrapParams::new(proxy_id, proxy_id, "127.0.0.1", self.xds_port)
         };
-        let bootstrap = params
+        params
             .build(&|_| None)
-            .unwrap_or_else(|error| panic!("{error}"));
-        Envoy::start(&bootstrap, proxy_id)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// The phase of a proxy's stream, if it has one.

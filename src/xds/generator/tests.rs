@@ -130,6 +130,7 @@ fn xds_part_6_the_worked_example() {
                 {"name": "envoy.filters.network.tcp_proxy", "typedConfig": {
                     "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
                     "statPrefix": "public_listener", "cluster": "local_app",
+                    "upstreamConnectMode": "ON_DOWNSTREAM_TLS_HANDSHAKE", "maxEarlyDataBytes": 0,
                 }},
             ],
             "transportSocket": {"name": "tls", "typedConfig": {
@@ -138,7 +139,14 @@ fn xds_part_6_the_worked_example() {
                 "commonTlsContext": {
                     "tlsParams": {},
                     "tlsCertificateSdsSecretConfigs": [sds("leaf")],
-                    "validationContextSdsSecretConfig": sds("roots"),
+                    "combinedValidationContext": {
+                        "defaultValidationContext": {"matchTypedSubjectAltNames": [{
+                            "sanType": "URI", "matcher": {"safeRegex": {
+                                "regex": format!("^spiffe://{TD_PATTERN}/ns/default/dc/[^/]+/svc/api$"),
+                            }},
+                        }]},
+                        "validationContextSdsSecretConfig": sds("roots"),
+                    },
                 },
             }},
         }])

@@ -9,16 +9,20 @@
 //! 3. an intention that says what holds anyway is dropped, its source stays excluded from the others;
 //! 4. what is left becomes policies of an `ALLOW` filter if callers are denied by default, else of a `DENY` filter.
 //!
+//! On TCP connections the filter decides only when a caller says something, so the TLS handshake has its own copy of the
+//! rules (the module `callers`).
+//!
 //! The same happens among the permissions of an intention about requests. In doubt the answer is no: an intention that
 //! can't be expressed denies its source, and that is told.
 
+mod callers;
 mod permission;
 mod source;
 
 use smol_str::SmolStr;
 
 use super::encode::Fields;
-use super::proto::{filter_of, hcm, http_filter_of, listener, rbac};
+use super::proto::{filter_of, hcm, http_filter_of, listener, matcher, rbac};
 use crate::model::{Intention, IntentionAction, IntentionPermission};
 use source::Source;
 
@@ -41,6 +45,8 @@ pub(super) struct AccessRules {
     action: rbac::rbac::Action,
     /// Sorted by name.
     policies: Vec<(SmolStr, rbac::Policy)>,
+    /// Whom the TLS handshake lets in; empty if it is everybody with a certificate.
+    callers: Vec<matcher::StringMatcher>,
 }
 
 /// What an intention decides.
@@ -62,10 +68,11 @@ struct Rule<'a> {
 
 impl AccessRules {
     /// Nobody may call.
-    pub(super) const fn deny_all() -> Self {
+    pub(super) fn deny_all() -> Self {
         Self {
             action: rbac::rbac::Action::Allow,
             policies: Vec::new(),
+            callers: vec![callers::nobody()],
         }
     }
 
@@ -81,7 +88,18 @@ impl AccessRules {
             problems.push("nobody may call: the trust domain isn't known".to_owned());
             return (Self::deny_all(), problems);
         }
-        let rules = without_order(intentions, default_allow, layer, &mut problems);
+        let mut rules = without_order(intentions, default_allow, layer, &mut problems);
+        let callers = match layer {
+            Layer::Request => Vec::new(),
+            Layer::Connection => callers::identities(&rules, default_allow, trust_domain)
+                .unwrap_or_else(|why| {
+                    problems.push(format!(
+                        "callers are denied only when they say something: {why}"
+                    ));
+                    Vec::new()
+                }),
+        };
+        rules.retain(|rule| rule.is_exception(default_allow));
         let mut principals = Vec::new();
         let mut policies = Vec::new();
         // Numbers of policies count all that is left, rules about connections too.
@@ -112,7 +130,17 @@ impl AccessRules {
         } else {
             rbac::rbac::Action::Allow
         };
-        (Self { action, policies }, problems)
+        let rules = Self {
+            action,
+            policies,
+            callers,
+        };
+        (rules, problems)
+    }
+
+    /// The identities of whom the TLS handshake is to let in, for TCP; empty if that is everybody with a certificate.
+    pub(super) fn callers(&self) -> &[matcher::StringMatcher] {
+        &self.callers
     }
 
     /// The filter in front of TCP connections.
@@ -150,7 +178,7 @@ fn policy(permissions: Vec<rbac::Permission>, principals: Vec<rbac::Principal>) 
     }
 }
 
-/// Steps 1 to 3 of the module's algorithm.
+/// Steps 1 and 2 of the module's algorithm.
 fn without_order<'a>(
     intentions: &'a [Intention],
     default_allow: bool,
@@ -187,14 +215,20 @@ fn without_order<'a>(
             decision: decide(intention, default_allow, layer, problems),
         });
     }
-    rules.retain(|rule| match rule.decision {
-        Decision::Allow => !default_allow,
-        Decision::Deny => default_allow,
-        Decision::Permissions(permissions) => permissions
-            .iter()
-            .any(|p| permission::allows(p) != default_allow),
-    });
     rules
+}
+
+impl Rule<'_> {
+    /// Whether it says something else than what holds anyway.
+    fn is_exception(&self, default_allow: bool) -> bool {
+        match self.decision {
+            Decision::Allow => !default_allow,
+            Decision::Deny => default_allow,
+            Decision::Permissions(permissions) => permissions
+                .iter()
+                .any(|p| permission::allows(p) != default_allow),
+        }
+    }
 }
 
 fn decide<'a>(

@@ -40,6 +40,16 @@ impl<'a> Source<'a> {
             && meet(self.name, other.name)
     }
 
+    /// Whether it is about the one partition and namespace that there is.
+    pub(super) fn is_local(&self) -> bool {
+        self.partition == DEFAULT && self.namespace == DEFAULT
+    }
+
+    /// Whether it is about callers of any name.
+    pub(super) fn is_any(&self) -> bool {
+        self.name == ANY
+    }
+
     fn wildcards(&self) -> usize {
         usize::from(self.namespace == ANY) + usize::from(self.name == ANY)
     }

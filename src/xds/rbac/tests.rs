@@ -336,6 +336,58 @@ fn fits_text(of: &matcher::StringMatcher, text: &str) -> bool {
     }
 }
 
+/// Whether the handshake lets a caller in.
+fn let_in(rules: &AccessRules, caller: &str) -> bool {
+    rules.callers().is_empty() || rules.callers().iter().any(|one| fits_text(one, caller))
+}
+
+#[test]
+fn the_handshake_lets_in_whom_the_filter_allows() {
+    let seen = |intentions: &[(&str, &str)], default_allow| {
+        let intentions: Vec<_> = intentions
+            .iter()
+            .map(|(source, what)| (*source, json!(what)))
+            .collect();
+        let (rules, problems) = rules(&intentions, default_allow, Layer::Connection);
+        assert_eq!(problems, [""; 0]);
+        let callers = ["web", "web2", "we", "api", "other"];
+        for caller in callers {
+            assert_eq!(
+                let_in(&rules, &uri(caller)),
+                allowed(&rules, &uri(caller), ""),
+                "{caller}"
+            );
+        }
+        let gateway = format!("spiffe://{TD}/gateway/mesh/dc/dc1");
+        assert_eq!(let_in(&rules, &gateway), allowed(&rules, &gateway, ""));
+        rules.callers().len()
+    };
+    assert_eq!(seen(&[], true), 0);
+    assert_eq!(seen(&[("web", "allow")], true), 0);
+    assert_eq!(seen(&[("*", "allow"), ("web", "allow")], false), 1);
+    assert_eq!(seen(&[], false), 1);
+    assert_eq!(seen(&[("web", "deny")], false), 1);
+    assert_eq!(seen(&[("*", "deny")], true), 1);
+    assert_eq!(seen(&[("*", "deny"), ("web", "allow")], true), 2);
+    assert_eq!(seen(&[("*", "allow"), ("web", "deny")], false), 1);
+    assert_eq!(seen(&[("web", "allow"), ("api", "allow")], false), 2);
+    assert_eq!(seen(&[("web", "deny")], true), 2);
+    assert_eq!(seen(&[("web", "deny"), ("api", "deny")], true), 2);
+    // What requests may do is seen later.
+    let (rules, _) = rules(&[("web", json!("deny"))], true, Layer::Request);
+    assert!(rules.callers().is_empty());
+}
+
+#[test]
+fn too_many_denied_names_are_left_to_the_filter() {
+    let intentions: Vec<_> = (0..700)
+        .map(|n| intention(&format!("service-name-{n:06}"), &json!("deny")))
+        .collect();
+    let (rules, problems) = AccessRules::new(&intentions, true, TD, Layer::Connection);
+    assert!(rules.callers().is_empty());
+    assert_eq!((rules.policies.len(), problems.len()), (1, 1));
+}
+
 /// What intentions mean: the first whose source fits decides, with permissions the first that fits.
 fn meant(intentions: &[Intention], default_allow: bool, caller: &str, path: &str) -> bool {
     let mut sorted: Vec<_> = intentions.iter().collect();
@@ -399,6 +451,10 @@ proptest! {
             if !unique.iter().any(same) {
                 unique.push(one);
             }
+        }
+        let (connections, _) = AccessRules::new(&unique, default_allow, TD, Layer::Connection);
+        for caller in ["web", "api", "web2", "other", "w"] {
+            prop_assert_eq!(let_in(&connections, &uri(caller)), allowed(&connections, &uri(caller), ""));
         }
         let (rules, problems) = AccessRules::new(&unique, default_allow, TD, Layer::Request);
         prop_assert_eq!(problems, Vec::<String>::new());

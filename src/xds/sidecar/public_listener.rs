@@ -9,11 +9,13 @@ use crate::model::{Intention, MeshConfig, RequestNormalization, is_http_like};
 use crate::xds::BuildError;
 use crate::xds::http::{self, ConnectionManager, Routes};
 use crate::xds::names::{LOCAL_APP, PUBLIC_LISTENER};
-use crate::xds::proto::{core, filter, listener, millis, uint64};
+use crate::xds::proto::{core, filter, listener, millis, uint32, uint64};
 use crate::xds::rbac::{AccessRules, Layer};
 use crate::xds::tls_context;
 
 use super::{BuiltListener, Proxy, at_port, exact_balance};
+
+const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
 
 /// What decides about inbound connections beside the proxy itself.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +71,13 @@ pub(in crate::xds) fn public_listener(
         filters.push(filter("envoy.filters.network.connection_limit", &limit));
     }
     filters.push(match layer {
-        Layer::Connection => tcp_filter(PUBLIC_LISTENER, LOCAL_APP, proxy),
+        Layer::Connection => {
+            // Before the handshake nobody knows who calls: the application isn't reached until then.
+            let mut tcp = tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, proxy);
+            tcp.set_upstream_connect_mode(tcp_proxy::UpstreamConnectMode::OnDownstreamTlsHandshake);
+            tcp.max_early_data_bytes = uint32(0);
+            filter(TCP_PROXY, &tcp)
+        }
         Layer::Request => http_filter(proxy, inbound.mesh, &rules)?,
     });
     let incoming = inbound
@@ -80,6 +88,7 @@ pub(in crate::xds) fn public_listener(
         transport_socket: Some(tls_context::downstream(
             incoming,
             tls_context::alpn(protocol),
+            rules.callers(),
         )?),
         ..Default::default()
     });
@@ -92,15 +101,18 @@ pub(in crate::xds) fn public_listener(
 
 /// Hands connections on to a cluster.
 pub(super) fn tcp_filter(stat_prefix: &str, cluster: &str, proxy: &Proxy<'_>) -> listener::Filter {
-    let tcp = tcp_proxy::TcpProxy {
+    filter(TCP_PROXY, &tcp_proxy(stat_prefix, cluster, proxy))
+}
+
+fn tcp_proxy(stat_prefix: &str, cluster: &str, proxy: &Proxy<'_>) -> tcp_proxy::TcpProxy {
+    tcp_proxy::TcpProxy {
         stat_prefix: stat_prefix.to_owned(),
         cluster_specifier: Some(tcp_proxy::tcp_proxy::ClusterSpecifier::Cluster(
             cluster.to_owned(),
         )),
         access_log: proxy.loggers.filter.clone(),
         ..Default::default()
-    };
-    filter("envoy.filters.network.tcp_proxy", &tcp)
+    }
 }
 
 fn http_filter(
