@@ -78,7 +78,11 @@ impl fmt::Debug for LocalChecks {
 
 impl Heartbeats for LocalChecks {
     fn report(&self, check: &HealthCheck, status: CheckStatus, output: &str) -> bool {
-        self.runner.report(check, status, output)
+        let updated = self
+            .runner
+            .ttl_update(&check.check_id, status, output.to_owned());
+        // Not in the set yet: the caller writes the state itself, and the runner begins with it.
+        updated.is_ok()
     }
 }
 
