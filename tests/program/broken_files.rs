@@ -221,7 +221,7 @@ fn what_is_fine_is_counted_and_what_is_odd_is_warned_of() {
         ended.err,
         "warning: c/a.hcl:1:1: server: has no effect here\n\
          warning: c/a.hcl:2:1: retry_join: has no effect here\n\
-         warning: c/b.hcl:2:1: service.Connect.SidecarService.Port: \"db-sidecar-proxy\" has port 20000 as \
+         warning: c/b.hcl:4:3: service.Connect.SidecarService.Port: \"db-sidecar-proxy\" has port 20000 as \
          \"web-sidecar-proxy\" in c/a.hcl:3:1 has; both can listen only in separate network namespaces\n\
          warning: c/c.hcl: the file defines nothing that is used here\n\
          warning: c/d: a folder inside a folder is not read; give it a --config of its own or remove it\n"

@@ -143,15 +143,14 @@ pub(super) fn shared_ports(set: &FileSet) -> Vec<FileProblem> {
                     seen.insert((definition.port, address), (&service.source, id));
                 }
                 Some((other, other_id)) => {
-                    let mut warning = service.source.problem(
-                        None,
+                    let steps: Vec<Step> = key.iter().map(|k| Step::Key((*k).to_owned())).collect();
+                    let warning = service.source.problem_at(
+                        &steps,
                         format!(
                             "{id:?} has port {} as {other_id:?} in {other} has; both can listen only in separate network namespaces",
                             definition.port
                         ),
                     );
-                    let steps = key.iter().map(|key| Step::Key((*key).to_owned()));
-                    warning.key.extend(steps);
                     warnings.push(warning);
                 }
             }

@@ -336,11 +336,7 @@ fn refused_records(set: &FileSet, refused: Vec<RefusedRecord>) -> Vec<FileProble
         for problem in record.problems.errors {
             problems.push(match source {
                 None => FileProblem::of_all(problem.to_string()),
-                Some(source) => {
-                    let mut placed = source.problem(None, problem.message);
-                    placed.key.extend(problem.path);
-                    placed
-                }
+                Some(source) => source.problem_at(&problem.path, problem.message),
             });
         }
     }

@@ -257,7 +257,7 @@ impl Reader<'_> {
     fn setting<T>(&self, value: T, at: &Place<'_>) -> Setting<T> {
         Setting {
             value,
-            source: self.source(at),
+            source: self.source(at, &[]),
         }
     }
 
@@ -290,13 +290,17 @@ impl Reader<'_> {
         at: &Place<'_>,
     ) -> Option<Sourced<T>> {
         let record = read_at(value, at, &mut self.problems)?;
+        let members = match &value.data {
+            Data::Object(members) => members.as_slice(),
+            _ => &[],
+        };
         Some(Sourced {
-            source: self.source(at),
+            source: self.source(at, members),
             record,
         })
     }
 
-    fn source(&self, at: &Place<'_>) -> Source {
+    fn source(&self, at: &Place<'_>, members: &[Member]) -> Source {
         let mut place = Problems::default();
         place.error(at, "");
         place.locate(self.document);
@@ -305,6 +309,7 @@ impl Reader<'_> {
             path: self.shown.clone(),
             pos: place.and_then(|p| p.pos).unwrap_or(Pos::START),
             key: at.path(),
+            members: members.iter().map(|m| (m.key.clone(), m.pos)).collect(),
         }
     }
 }

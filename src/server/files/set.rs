@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::problem::{FileProblem, ShownPath};
 use super::scan::ContentHash;
 use crate::hcl::Pos;
+use crate::model::decode::same_key;
 use crate::model::{AgentCheck, ConfigEntry, ServiceDefinition, SidecarPortRange, Step};
 
 /// Where a record or setting is written.
@@ -17,17 +18,34 @@ pub struct Source {
     pub pos: Pos,
     /// The keys from the top of the file.
     pub key: Vec<Step>,
+    /// Where each key of the record is.
+    pub(super) members: Vec<(String, Pos)>,
 }
 
 impl Source {
     /// A finding about what is written here, or at a key below it.
     pub fn problem(&self, key: Option<&str>, message: impl Into<String>) -> FileProblem {
-        let mut path = self.key.clone();
-        path.extend(key.map(|key| Step::Key(key.to_owned())));
+        let below: Vec<Step> = key
+            .map(|key| Step::Key(key.to_owned()))
+            .into_iter()
+            .collect();
+        self.problem_at(&below, message)
+    }
+
+    /// A finding about something further below.
+    pub(super) fn problem_at(&self, below: &[Step], message: impl Into<String>) -> FileProblem {
+        let pos = match below.first() {
+            Some(Step::Key(key)) => {
+                let mut members = self.members.iter();
+                let member = members.find(|(name, _)| same_key(name, key));
+                member.map_or(self.pos, |(_, pos)| *pos)
+            }
+            _ => self.pos,
+        };
         FileProblem {
             path: self.path.clone(),
-            pos: Some(self.pos),
-            key: path,
+            pos: Some(pos),
+            key: [&self.key, below].concat(),
             message: message.into(),
         }
     }

@@ -339,7 +339,7 @@ fn nothing_is_half_applied_if_the_local_state_refuses() {
     world.write("d.hcl", &defaults("new", "http"));
     let problems = refused(reloader.reload(false));
     assert!(
-        problems.ends_with("c.hcl:1:1: service.Port: no port is free"),
+        problems.ends_with("c.hcl:1:23: service.Port: no port is free"),
         "{problems}"
     );
     let protocols = ["web", "old", "new"].map(|name| world.protocol(name));
