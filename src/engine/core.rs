@@ -15,7 +15,7 @@ use crate::store::Store;
 use super::EngineConfig;
 use super::answers::{Evaluator, QuerySlot, QueryTable, Step};
 use super::callbacks::CallbackPool;
-use super::progress::Progress;
+use super::progress::{Gates, Progress};
 use super::registry::{Entry, Registry};
 use super::stepper::Inbox;
 
@@ -129,19 +129,25 @@ impl Core {
 
     /// Has a state run that was marked for step `seq`, which is published now.
     pub fn wake_marked(&self, entry: &Arc<Entry>, bulk: bool, seq: u64) {
+        self.wake_marked_with(entry, bulk, seq, Gates::default());
+    }
+
+    /// The same, with what isn't done until the state has run.
+    pub fn wake_marked_with(&self, entry: &Arc<Entry>, bulk: bool, seq: u64, gates: Gates) {
         let gate = self.progress.gate(seq);
         let mut schedule = entry.schedule.lock();
         let taken_in = schedule.ran_at >= seq;
         if entry.is_retired() || (taken_in && !schedule.running) {
             return;
         }
+        let newer = schedule.gates.put_back(gates);
         let spare = schedule.gates.add(gate);
         if !taken_in {
             schedule.wanted = true;
             self.enqueue(entry, &mut schedule, bulk);
         }
         drop(schedule);
-        drop(spare);
+        drop((newer, spare));
     }
 
     /// Has a state run because its time has come.

@@ -48,8 +48,8 @@ pub(super) struct Inbox {
 pub(super) struct Recheck {
     pub query: QueryId,
     pub entry: Arc<Entry>,
-    /// Held, not read: what isn't done until then.
-    pub _gates: Gates,
+    /// What isn't done until then.
+    pub gates: Gates,
 }
 
 /// A state to be run at a time; ordered so that the earliest is on top of a heap.
@@ -245,10 +245,8 @@ impl Stepper {
             store,
             answers,
         };
-        self.publish(step, changed, &recheck, herd);
+        self.publish(step, changed, recheck, herd);
         self.core.progress.seal(seq);
-        // The states that it concerns carry gates of this step by now.
-        drop(recheck);
     }
 
     /// Marks the states that want a changed answer, publishes the step, then wakes them. In this order, since a state that runs
@@ -258,12 +256,12 @@ impl Stepper {
         &mut self,
         step: Step,
         changed: Vec<Arc<QuerySlot>>,
-        recheck: &[Recheck],
+        recheck: Vec<Recheck>,
         herd: bool,
     ) {
         let seq = step.seq;
         self.core.marking.store(seq, Ordering::SeqCst);
-        for again in recheck {
+        for again in &recheck {
             self.core.mark(&again.entry, again.query, seq);
         }
         let changed: Vec<_> = changed
@@ -280,7 +278,9 @@ impl Stepper {
         self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
         self.sweep_later();
         for again in recheck {
-            self.core.wake_marked(&again.entry, herd, seq);
+            // Its index may be done already: a step before didn't know what this one has found.
+            self.core
+                .wake_marked_with(&again.entry, herd, seq, again.gates);
         }
         for (slot, readers, joined) in changed {
             let bulk = herd || readers.len() > FEW_READERS;

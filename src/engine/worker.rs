@@ -315,7 +315,7 @@ impl StepInputs<'_> {
             let recheck = Recheck {
                 query: slot.id,
                 entry: self.entry.clone(),
-                _gates: self.gates.again(),
+                gates: self.gates.again(),
             };
             self.core.tell(|inbox| inbox.recheck.push(recheck));
         }
