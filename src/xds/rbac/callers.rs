@@ -291,10 +291,13 @@ mod tests {
                 .unwrap()
                 .len()
         };
-        assert_eq!(count(&["web".into()]), 1);
-        assert_eq!(count(&["web".into(), "api".into(), "db".into()]), 2);
+        let counts = [
+            count(&["web".into()]),
+            count(&["web".into(), "api".into(), "db".into()]),
+        ];
+        assert_eq!(counts, [1, 2]);
         let longest = ["x".repeat(63), format!("{}y", "x".repeat(62))];
-        assert!(count(&longest) < 25, "{}", count(&longest));
+        assert!(count(&longest) < 64, "{}", count(&longest));
         for pattern in all_but(longest.iter().map(String::as_str), "td").unwrap() {
             assert!(pattern.len() < 1000, "{pattern}");
         }

@@ -372,7 +372,7 @@ fn the_handshake_lets_in_whom_the_filter_allows() {
     assert_eq!(seen(&[("*", "allow"), ("web", "deny")], false), 1);
     assert_eq!(seen(&[("web", "allow"), ("api", "allow")], false), 2);
     assert_eq!(seen(&[("web", "deny")], true), 2);
-    assert_eq!(seen(&[("web", "deny"), ("api", "deny")], true), 2);
+    assert_eq!(seen(&[("web", "deny"), ("api", "deny")], true), 3);
     // What requests may do is seen later.
     let (rules, _) = rules(&[("web", json!("deny"))], true, Layer::Request);
     assert!(rules.callers().is_empty());
