@@ -51,7 +51,7 @@ pub(super) struct Meta {
     /// The last panic or internal error, and how many in a row.
     pub fault: Option<String>,
     pub faults: u32,
-    /// Whether the state had all that a snapshot needs after its last run.
+    /// Whether the state had all that a current snapshot needs after its last run.
     pub ready: bool,
     /// What it lacked after its last run.
     pub issues: Vec<Issue>,

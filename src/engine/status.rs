@@ -26,7 +26,7 @@ pub struct ProxyStatus {
     pub kind: Option<ServiceKind>,
     /// Who registered it; `None` if it is only watched.
     pub source: Option<ProxySource>,
-    /// Whether it has a snapshot that is current.
+    /// Whether it has a snapshot that is current: of its present registration, and with nothing amiss that it can't do without.
     pub ready: bool,
     /// What it waits for, and what is wrong.
     pub issues: Vec<Issue>,

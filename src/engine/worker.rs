@@ -162,7 +162,8 @@ fn finish(
         return;
     }
     {
-        let (ready, issues) = (run.state.is_ready(), run.state.issues());
+        let issues = run.state.issues();
+        let ready = run.state.is_ready() && !issues.iter().any(|issue| issue.blocks);
         let mut meta = entry.meta.lock();
         meta.fault = None;
         meta.faults = 0;

@@ -76,6 +76,15 @@ pub(super) fn build(
         return None;
     };
     let mut merged = merge_central_config(&instance, &central);
+    let service = &merged.proxy.destination_service_name;
+    if previous.is_some_and(|p| p.header.proxy.destination_service_name != *service) {
+        // The proxy is to stand for another service: it does so only with that service's certificate and rules at hand.
+        let service = SmolStr::from(service);
+        asker.ask(&Query::Leaf {
+            service: service.clone(),
+        })?;
+        asker.ask(&Query::Intentions { service })?;
+    }
     let definitions = std::mem::take(&mut merged.proxy.upstreams);
     let header = Header {
         proxy_id: id.clone(),

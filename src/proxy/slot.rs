@@ -6,7 +6,8 @@
 //!
 //! **Make before break.** When a rebuild lacks an answer and a complete output exists, the output stays in service, and the
 //! attempt is remembered beside it. The reads of both stay wanted, so the output doesn't go stale: it is rebuilt from its own
-//! spec when its answers change. The missing answer, its error, or the deadline ends that.
+//! spec when its answers change. The missing answer, its error, or the deadline ends that. A part that the proxy can't do
+//! without is never given up for nothing: it stays in service until its replacement is there, whatever keeps that away.
 
 use std::time::Duration;
 
@@ -222,14 +223,14 @@ impl<S: PartialEq, O> Slot<S, O> {
                 return false;
             }
         } else if let Some(attempt) = &self.attempt {
-            let due = self.current.is_some() && run.now >= attempt.since + run.patience;
+            let due = !blocks && self.current.is_some() && run.now >= attempt.since + run.patience;
             let touched = run.changed.touches(&attempt.reads)
                 || self
                     .current
                     .as_ref()
                     .is_some_and(|c| run.changed.touches(&c.reads));
             if attempt.spec == spec && !due && !touched {
-                self.arm(run);
+                self.arm(blocks, run);
                 return false;
             }
         }
@@ -256,7 +257,11 @@ impl<S: PartialEq, O> Slot<S, O> {
             _ => run.now,
         };
         let serving = self.current.as_ref().is_some_and(|c| c.complete);
-        let replace = new.complete || !serving || run.now >= since + run.patience;
+        let replace = if blocks {
+            self.current.is_none() || new.output.is_some()
+        } else {
+            new.complete || !serving || run.now >= since + run.patience
+        };
         if replace {
             return match new.output {
                 Some(output) => {
@@ -302,7 +307,7 @@ impl<S: PartialEq, O> Slot<S, O> {
             issues: new.issues,
             since,
         });
-        self.arm(run);
+        self.arm(blocks, run);
         self.keep_fresh(blocks, run, build)
     }
 
@@ -337,8 +342,8 @@ impl<S: PartialEq, O> Slot<S, O> {
     }
 
     /// Sees to it that the state runs again when the patience with an attempt ends.
-    fn arm(&self, run: &mut Run<'_>) {
-        if let (Some(attempt), Some(_)) = (&self.attempt, &self.current) {
+    fn arm(&self, blocks: bool, run: &mut Run<'_>) {
+        if let (false, Some(attempt), Some(_)) = (blocks, &self.attempt, &self.current) {
             let due = attempt.since + run.patience;
             run.deadline = Some(run.deadline.map_or(due, |d| d.min(due)));
         }

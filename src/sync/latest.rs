@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+#[cfg(not(loom))]
 use std::time::Instant;
 
 use super::primitive::{Condvar, Mutex};

@@ -175,6 +175,12 @@ fn fc_042_registering_the_same_ten_thousand_times_changes_nothing() {
         host.register(&id, sidecar("web", &["db"]));
     }
     host.settle();
-    assert_eq!(host.manager.counts(), before);
+    let after = host.manager.counts();
+    assert_eq!(
+        (after.runs, after.published),
+        (before.runs, before.published)
+    );
+    assert_eq!(alive(&after), alive(&before));
+    assert_eq!(host.feed().all.lock().len(), 1);
     assert!(watch.try_next().unwrap().is_none());
 }

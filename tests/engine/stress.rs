@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use proxycfg::engine::WatchEvent;
-use proxycfg::model::{CheckStatus, ProxySource};
+use proxycfg::model::{CheckStatus, GoDuration, ProxySource};
 use serde_json::json;
 
 use crate::world::*;
@@ -252,12 +252,22 @@ fn waiting_for_an_index_is_waiting_for_every_proxy() {
             if let Some(snapshot) = world.manager().watch(id).current() {
                 let target = upstream(&snapshot, "db").target.clone().unwrap();
                 let resolver = target.chain.start().unwrap().resolver.as_ref().unwrap();
-                let timeout = i64::from(seconds + 4) * 1_000;
-                assert_eq!(
-                    resolver.connect_timeout,
-                    proxycfg::model::GoDuration::from_millis(timeout),
-                    "round {round}"
-                );
+                let timeout = GoDuration::from_millis(i64::from(seconds + 4) * 1_000);
+                if resolver.connect_timeout != timeout {
+                    let index = snapshot.store_index;
+                    let before = world.manager().status(id);
+                    let counts = world.manager().counts();
+                    std::thread::sleep(Duration::from_millis(300));
+                    let later = world.manager().watch(id).current().unwrap();
+                    panic!(
+                        "round {round}: {} instead of {timeout}; at index {index} of {}, done {}; then {}; {before:?}\n{counts:?}\n{:?}",
+                        resolver.connect_timeout,
+                        world.store().snapshot().index(),
+                        world.manager().done_index(),
+                        later.store_index,
+                        world.manager().counts()
+                    );
+                }
             }
             world.manager().deregister(id, &ProxySource::LOCAL);
         }
