@@ -1,5 +1,10 @@
 //! The example `examples/web-db/run` shows what the README says it shows.
 #![cfg(feature = "server")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
 
 mod support;
 

@@ -1,5 +1,10 @@
 //! Every command that the README shows is run by a test.
 #![cfg(feature = "server")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
 
 mod support;
 

@@ -1,5 +1,11 @@
 //! `tests/SPEC.md` names a test, or a reason for having none, for every rule and case; and the tests that it names exist.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

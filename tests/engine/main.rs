@@ -1,5 +1,11 @@
 //! The engine as a caller sees it, over the embedded store and certificate authority.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 mod fairness;
 mod feeds;
 mod field_cases;

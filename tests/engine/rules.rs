@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proxycfg::model::{CheckStatus, EntryKind, MeshGatewayMode, Upstream};
+use proxycfg::model::{CheckStatus, EntryKey, EntryKind, MeshGatewayMode, Upstream};
 use proxycfg::source::{Answer, ChainQuery, EndpointsQuery, Query, QueryError, StoreViews};
+use proxycfg::store::Op;
 use serde_json::json;
 
 use crate::host::*;
@@ -211,7 +212,10 @@ fn kinds_t23_the_mesh_entry_comes_and_goes() {
     assert!(world.ready(&id).mesh().is_none());
     world.entry(json!({"Kind": "mesh", "Name": "mesh", "ValidateClusters": true}));
     assert!(world.ready(&id).mesh().unwrap().validate_clusters);
-    world.delete_entry(EntryKind::Mesh, "mesh");
+    world.apply(vec![Op::DeleteConfig {
+        key: EntryKey::new(EntryKind::Mesh, "mesh"),
+        cas: None,
+    }]);
     assert!(world.ready(&id).mesh().is_none());
 }
 
