@@ -64,13 +64,6 @@ impl World {
         self.apply(vec![check_op(service, n, status)])
     }
 
-    pub fn delete_entry(&self, kind: proxycfg::model::EntryKind, name: &str) -> u64 {
-        self.apply(vec![Op::DeleteConfig {
-            key: proxycfg::model::EntryKey::new(kind, name),
-            cas: None,
-        }])
-    }
-
     pub fn entry(&self, json: serde_json::Value) -> u64 {
         self.apply(vec![entry_op(json)])
     }
