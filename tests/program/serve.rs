@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use super::world::{Server, folder, run};
+use super::world::{Server, folder, run, until};
 
 const WEB: &str =
     "service {\n  name = \"web\"\n  port = 8080\n  connect { sidecar_service {} }\n}\n";
@@ -194,4 +194,36 @@ fn bad_flags_are_2() {
         "{}",
         ended.err
     );
+}
+
+#[test]
+fn r1_checks_of_files_are_run_and_sidecars_follow_their_service() {
+    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listening.local_addr().unwrap();
+    let file = format!(
+        "services = [\n\
+         {{ name = \"up\" check {{ tcp = \"{address}\" interval = \"1s\" }} connect {{ sidecar_service {{}} }} }},\n\
+         {{ name = \"told\" check {{ ttl = \"1h\" }} connect {{ sidecar_service {{}} }} }}\n\
+         ]\n"
+    );
+    let there = folder(&[("a.hcl", &file)]);
+    let server = Server::start(there.path(), &["--config", "a.hcl"]);
+    let status = |id: &str| {
+        let checks = server.get("/v1/agent/checks").unwrap();
+        checks[id]["Status"].as_str().map(str::to_owned)
+    };
+    let becomes = |id: &str, wanted: &str| {
+        until(id, || (status(id)? == wanted).then_some(()));
+    };
+    becomes("service:up", "passing");
+    // The second check of a sidecar copies its service's state (store.md 1.4).
+    becomes("service:up-sidecar-proxy:2", "passing");
+    becomes("service:told-sidecar-proxy:2", "critical");
+    server.put("/v1/agent/check/pass/service:told", &serde_json::json!({}));
+    becomes("service:told", "passing");
+    becomes("service:told-sidecar-proxy:2", "passing");
+    drop(listening);
+    becomes("service:up", "critical");
+    becomes("service:up-sidecar-proxy:2", "critical");
+    assert_eq!(server.stop().0, 0);
 }
