@@ -124,10 +124,10 @@ fn pair(k: u32) -> Vec<Op> {
         if let Op::Register(register) = op
             && let Some(service) = &mut register.service
         {
-                service.weights = Weights {
-                    passing: i64::from(k),
-                    warning: 1,
-                };
+            service.weights = Weights {
+                passing: i64::from(k),
+                warning: 1,
+            };
         }
     }
     ops.push(entry_op(
