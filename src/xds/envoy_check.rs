@@ -57,10 +57,21 @@ fn bootstrap(generated: &Generated) -> Value {
     })
 }
 
+/// The pinned Envoy, installed if need be.
+fn envoy() -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/envoy");
+    let output = Command::new(script).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
 #[test]
-#[ignore = "needs an Envoy: ENVOY_BINARY=path"]
 fn xds_61_envoy_takes_the_resources() {
-    let envoy = std::env::var("ENVOY_BINARY").expect("ENVOY_BINARY names an Envoy");
+    let envoy = envoy();
     let folder = tempfile::tempdir().unwrap();
     let grpc = Fixture::web().config(json!({"protocol": "grpc"})).upstream(
         definition("db", 5432),

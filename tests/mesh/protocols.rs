@@ -60,6 +60,16 @@ fn a_protocol_changes_while_other_traffic_goes_on() {
     };
     from_now_on("false", sees_caller);
     mesh.protocol("api", "http");
+    // If web's sidecar were asked before api's has changed over, it would keep its HTTP connection to the old filter
+    // chain, which passes bytes on until Envoy's drain time is over.
+    envoys[0].wait_until("api's listener has changed over", DEADLINE, |envoy| {
+        let modified = envoy.stat("listener_manager.listener_modified");
+        if modified == 1 {
+            Ok(())
+        } else {
+            Err(format!("modified {modified} times"))
+        }
+    });
     from_now_on("true", sees_caller);
     mesh.entry(json!({"Kind": "service-defaults", "Name": "api", "Protocol": "tcp"}));
     from_now_on("false", sees_caller);

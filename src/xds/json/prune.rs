@@ -1,8 +1,8 @@
 //! Makes `descriptors.bin`: of all descriptors that the crate envoy-types ships, those of the messages that occur in our
 //! resources, without comments and options.
 //!
-//! `cargo test --lib --no-default-features --features xds xds::json::prune -- --ignored` writes the file anew; needed
-//! after an update of envoy-types or a change of [`ROOTS`].
+//! The test fails if the file isn't what it should be: after an update of envoy-types or a change of [`ROOTS`]. Then
+//! `PROXYCFG_WRITE_DESCRIPTORS=1 cargo test --lib xds::json::prune` writes it anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -52,12 +52,19 @@ const ROOTS: &[&str] = &[
 ];
 
 #[test]
-#[ignore = "writes descriptors.bin"]
-fn regenerate() {
+fn the_descriptors_are_those_of_envoy_types() {
     let all = FileDescriptorSet::decode(&*std::fs::read(shipped()).unwrap()).unwrap();
-    let pruned = prune(all);
+    let pruned = prune(all).encode_to_vec();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/xds/json/descriptors.bin");
-    std::fs::write(path, pruned.encode_to_vec()).unwrap();
+    if std::env::var_os("PROXYCFG_WRITE_DESCRIPTORS").is_some() {
+        std::fs::write(&path, &pruned).unwrap();
+    }
+    let same = std::fs::read(&path).unwrap() == pruned;
+    assert!(
+        same,
+        "{} is out of date; PROXYCFG_WRITE_DESCRIPTORS=1 writes it anew",
+        path.display()
+    );
 }
 
 /// Where the crate's own descriptors are on this machine.
