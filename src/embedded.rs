@@ -14,7 +14,7 @@ use crate::source::{ChainCheck, EmbeddedSources};
 use crate::store::{MemoryBackend, Op, Store, StoreError, Transaction};
 
 /// How an embedded engine is set up.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct EmbeddedConfig {
     /// Threads, limits, and what holds for all proxies; its datacenter is that of store and authority too.
     pub engine: EngineConfig,
@@ -22,16 +22,6 @@ pub struct EmbeddedConfig {
     pub ca: CaConfig,
     /// Certificates: jitter and grace.
     pub leaves: LeafOptions,
-}
-
-impl Default for EmbeddedConfig {
-    fn default() -> Self {
-        Self {
-            engine: EngineConfig::default(),
-            ca: CaConfig::default(),
-            leaves: LeafOptions::default(),
-        }
-    }
 }
 
 /// Why an embedded engine can't start or go on.

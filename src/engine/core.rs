@@ -184,14 +184,13 @@ impl Core {
         if schedule.in_fast || (bulk && schedule.in_bulk) {
             return;
         }
-        let (flag, lane): (_, fn(&Lanes) -> &Sender<Arc<Entry>>) = if bulk {
-            (&mut schedule.in_bulk, |l| &l.bulk)
-        } else {
-            (&mut schedule.in_fast, |l| &l.fast)
-        };
         // The lanes have no bound, so sending doesn't block; they hold at most one token of a state each.
         if let Some(lanes) = &*self.lanes.read() {
-            *flag = lane(lanes).send(entry.clone()).is_ok();
+            if bulk {
+                schedule.in_bulk = lanes.bulk.send(entry.clone()).is_ok();
+            } else {
+                schedule.in_fast = lanes.fast.send(entry.clone()).is_ok();
+            }
         }
     }
 

@@ -170,12 +170,12 @@ fn finish(
         meta.ready = ready;
         meta.issues = issues;
     }
-    if let Some(snapshot) = outcome.snapshot {
-        if run.unpublished.replace(snapshot).is_none() {
-            // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
-            let turn = core.limiter.lock().reserve(now);
-            run.publish_at = run.publish_at.max(turn);
-        }
+    if let Some(snapshot) = outcome.snapshot
+        && run.unpublished.replace(snapshot).is_none()
+    {
+        // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
+        let turn = core.limiter.lock().reserve(now);
+        run.publish_at = run.publish_at.max(turn);
     }
     publish_due(core, entry, run, now);
     if let Some(due) = outcome.deadline {

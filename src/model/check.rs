@@ -100,7 +100,9 @@ record! {
         tls_skip_verify: bool = "TLSSkipVerify",
     }
     ignored ["IntervalDuration", "TimeoutDuration", "DeregisterCriticalServiceAfterDuration"]
-    without_effect ["OSService", "ScriptArgs", "DockerContainerID", "Shell", "DisableRedirects", "OutputMaxSize"]
+    without_effect [
+        "OSService", "ScriptArgs", "DockerContainerID", "Shell", "DisableRedirects", "OutputMaxSize", "TCPUseTLS", "H2PingUseTLS",
+    ]
 }
 
 /// Id of the check that puts a node into maintenance (store.md 1.5).

@@ -125,7 +125,7 @@ impl fmt::Display for GoDuration {
 
 fn decimal(value: u64, unit: u64) -> String {
     let width = unit.ilog10() as usize;
-    if value % unit == 0 {
+    if value.is_multiple_of(unit) {
         return (value / unit).to_string();
     }
     let fraction = format!("{:0width$}", value % unit);

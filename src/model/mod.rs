@@ -13,6 +13,7 @@ mod ids;
 mod intention;
 mod node;
 mod pattern;
+mod problems;
 mod proxy;
 mod registration;
 mod rules;

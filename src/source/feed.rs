@@ -11,13 +11,14 @@ pub struct SubscriptionId(pub u64);
 
 /// Takes a feed's answers. Cheap to clone; callable from any thread; never blocks.
 #[derive(Clone)]
-pub struct FeedSink(Arc<dyn Fn(Vec<(SubscriptionId, Result<Answer, QueryError>)>) + Send + Sync>);
+pub struct FeedSink(Arc<dyn Fn(FeedAnswers) + Send + Sync>);
+
+/// Answers that take effect together, each with its subscription.
+pub type FeedAnswers = Vec<(SubscriptionId, Result<Answer, QueryError>)>;
 
 impl FeedSink {
     /// A sink over a function.
-    pub fn new(
-        take: impl Fn(Vec<(SubscriptionId, Result<Answer, QueryError>)>) + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(take: impl Fn(FeedAnswers) + Send + Sync + 'static) -> Self {
         Self(Arc::new(take))
     }
 
@@ -27,7 +28,7 @@ impl FeedSink {
     }
 
     /// Gives several answers that take effect together, in one step.
-    pub fn answer_all(&self, answers: Vec<(SubscriptionId, Result<Answer, QueryError>)>) {
+    pub fn answer_all(&self, answers: FeedAnswers) {
         (self.0)(answers);
     }
 }

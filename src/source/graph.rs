@@ -6,21 +6,22 @@ use triomphe::Arc;
 
 use crate::chain::{ChainGraph, Change, EntryLookup, ServiceKey, check_write};
 use crate::model::{
-    ConfigEntry, EntryKey, EntryKind, IntentionJwt, Locality, ProxyDefaults, ServiceDefaults,
-    ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
+    ConfigEntry, EntryKey, EntryKind, IntentionJwt, Locality, MutualTlsMode, ProxyDefaults,
+    ServiceDefaults, ServiceIntentions, ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 use crate::store::{Reader, StoreSnapshot, WriteCheck};
 
 use super::views::Lookup;
 
-/// Refuses writes after which a chain wouldn't compile, or an intention would ask for what isn't there.
+/// Refuses writes after which a chain wouldn't compile, an intention would ask for what isn't there, or plain connections
+/// would be accepted although the mesh doesn't allow that.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainCheck;
 
 impl WriteCheck for ChainCheck {
     fn check(
         &self,
-        _before: &StoreSnapshot,
+        before: &StoreSnapshot,
         after: &StoreSnapshot,
         entries: &[EntryKey],
     ) -> Result<(), Vec<String>> {
@@ -37,6 +38,7 @@ impl WriteCheck for ChainCheck {
             problems.push(problem.to_string());
         }
         problems.extend(unknown_providers(&reader, entries));
+        problems.extend(newly_permissive(&before.reader(), &reader, entries));
         if problems.is_empty() {
             Ok(())
         } else {
@@ -76,6 +78,35 @@ fn unknown_providers(reader: &Reader<'_>, entries: &[EntryKey]) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Entries that become permissive although the mesh entry doesn't allow it. What was permissive already may stay
+/// (store.md 3.1, tests 140).
+fn newly_permissive(before: &Reader<'_>, after: &Reader<'_>, entries: &[EntryKey]) -> Vec<String> {
+    let is_permissive = |reader: &Reader<'_>, key: &EntryKey| {
+        let mode = reader
+            .config(key.kind, key.name.as_str())
+            .and_then(|row| match &*row.value {
+                ConfigEntry::ProxyDefaults(entry) => Some(entry.mutual_tls_mode),
+                ConfigEntry::ServiceDefaults(entry) => Some(entry.mutual_tls_mode),
+                _ => None,
+            });
+        mode == Some(MutualTlsMode::Permissive)
+    };
+    let mesh = after.config(EntryKind::Mesh, "mesh");
+    let allowed = mesh.is_some_and(|row| match &*row.value {
+        ConfigEntry::Mesh(mesh) => mesh.allow_enabling_permissive_mutual_tls,
+        _ => false,
+    });
+    entries
+        .iter()
+        .filter(|key| !allowed && is_permissive(after, key) && !is_permissive(before, key))
+        .map(|key| {
+            format!(
+                "{key}: MutualTLSMode \"permissive\" needs AllowEnablingPermissiveMutualTLS in the mesh entry"
+            )
+        })
+        .collect()
 }
 
 /// A store as the chain checks see it.

@@ -24,7 +24,7 @@ use crate::store::Reader;
 
 pub use answer::Answer;
 pub use embedded::EmbeddedSources;
-pub use feed::{Feed, FeedSink, SubscriptionId};
+pub use feed::{Feed, FeedAnswers, FeedSink, SubscriptionId};
 pub use graph::ChainCheck;
 pub use instance_filter::{FilteredInstance, INSTANCE_FIELDS, parse_instance_filter};
 pub use query::{
@@ -97,3 +97,6 @@ pub trait Sources: Views {
     /// Where a query is answered.
     fn route(&self, query: &Query) -> Route;
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use triomphe::Arc;
 
 use crate::clock::Clock;
+use crate::model::HealthCheck;
 use crate::store::backend::{Backend, Image};
 use crate::store::draft::{Draft, take_peer};
 use crate::store::feed::{ChangeFeed, Feeds};
@@ -134,7 +135,8 @@ impl Store {
     /// If the back end can't keep it; the store is then as before.
     pub fn restore(&self, image: &Image) -> Result<u64, StoreError> {
         let mut writer = self.writer.lock();
-        let index = self.snapshot().index().max(image.index) + 1;
+        let before = self.snapshot();
+        let index = before.index().max(image.index) + 1;
         let tables = load(image, index);
         writer.backend.replace(&Image {
             index,
@@ -145,6 +147,8 @@ impl Store {
         };
         let wakers = self.publish(after, None);
         drop(writer);
+        // Only now: freeing all tables takes a while.
+        drop(before);
         self.feeds.wake();
         wake_all(wakers);
         Ok(index)
@@ -313,13 +317,20 @@ fn run_register(draft: &mut Draft, register: Register, problems: &mut Problems) 
     let Register {
         node,
         service,
+        check,
         checks,
         skip_node_update,
     } = register;
     let name = node.node.clone();
     let key = PeeredName::new(&node.peer_name, &node.node);
     if !(skip_node_update && draft.tables.nodes.contains_key(&key)) {
-        let result = draft.put_node(node);
+        let result = if skip_node_update && node.address.is_empty() {
+            Err(format!(
+                "there is no node {name:?} to leave as it is; give its Address, or register it first"
+            ))
+        } else {
+            draft.put_node(node)
+        };
         if problems.note("Register.Node", result).is_none() {
             return;
         }
@@ -330,16 +341,30 @@ fn run_register(draft: &mut Draft, register: Register, problems: &mut Problems) 
             return;
         }
     }
-    for (i, mut check) in checks.into_iter().enumerate() {
-        let result = if check.node.is_empty() || check.node.eq_ignore_ascii_case(&name) {
-            check.node.clone_from(&name);
-            take_peer(&mut check.peer_name, &key).and_then(|()| draft.put_check(check))
-        } else {
-            Err(format!(
-                "the check is of node {:?}, the registration of {name:?}; register it with its own node",
-                check.node
-            ))
-        };
+    if let Some(check) = check {
+        let result = put_check_on(draft, &name, &key, check);
+        problems.note("Register.Check", result);
+    }
+    for (i, check) in checks.into_iter().enumerate() {
+        let result = put_check_on(draft, &name, &key, check);
         problems.note(&format!("Register.Checks[{i}]"), result);
     }
+}
+
+/// Writes a check that belongs to a registration of a node.
+fn put_check_on(
+    draft: &mut Draft,
+    name: &str,
+    node: &PeeredName,
+    mut check: HealthCheck,
+) -> Result<(), String> {
+    if !check.node.is_empty() && !check.node.eq_ignore_ascii_case(name) {
+        return Err(format!(
+            "the check is of node {:?}, the registration of {name:?}; register it with its own node",
+            check.node
+        ));
+    }
+    name.clone_into(&mut check.node);
+    take_peer(&mut check.peer_name, node)?;
+    draft.put_check(check)
 }

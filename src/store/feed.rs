@@ -138,3 +138,27 @@ impl Feeds {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::NameKey;
+
+    #[test]
+    fn a_feed_that_nobody_takes_from_stays_bounded() {
+        let feeds = Arc::new(Feeds::default());
+        let feed = Feeds::open(&feeds, 1);
+        let snapshot = StoreSnapshot {
+            tables: Arc::default(),
+        };
+        let key = |i: usize| Key::Links(NameKey::new(&i.to_string()));
+        let many: Vec<Key> = (0..MOST_KEYS).map(key).collect();
+        feeds.push(&snapshot, Some(&many));
+        feeds.push(&snapshot, Some(&[key(0)]));
+        let changes = feed.take().unwrap();
+        assert!(changes.everything && changes.keys.is_empty());
+        feeds.push(&snapshot, Some(&[key(0)]));
+        let changes = feed.take().unwrap();
+        assert_eq!((changes.everything, changes.keys.len()), (false, 1));
+    }
+}

@@ -1,6 +1,6 @@
 //! Intentions out of service-intentions entries.
 
-use crate::model::{ConfigEntry, Intention, ServiceIntentions, SourceIntention};
+use crate::model::{ConfigEntry, Intention, ServiceIntentions, SourceIntention, precedence};
 use crate::store::row::Row;
 
 /// The intentions of some service-intentions entries, in the order in which they decide: precedence, then names
@@ -57,15 +57,5 @@ fn flatten(entry: &ServiceIntentions, source: &SourceIntention) -> Intention {
         description: source.description.clone(),
         meta: entry.meta.clone(),
         precedence: precedence(&entry.name, &source.name),
-    }
-}
-
-/// Exact names decide before `*`, the destination's before the source's (store.md 4.12). Peers make no difference.
-fn precedence(destination: &str, source: &str) -> u32 {
-    match (destination == "*", source == "*") {
-        (false, false) => 9,
-        (false, true) => 8,
-        (true, false) => 6,
-        (true, true) => 5,
     }
 }

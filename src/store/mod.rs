@@ -33,8 +33,8 @@
 mod backend;
 mod catalog;
 mod draft;
-mod draft_config;
 mod feed;
+mod from_model;
 mod intentions;
 mod key;
 mod readers;

@@ -92,7 +92,7 @@ impl Tables {
     }
 
     /// Whether something is stored under a key.
-    fn is_used(&self, key: &Key) -> bool {
+    pub fn is_used(&self, key: &Key) -> bool {
         match key {
             Key::Node(name) => self.nodes.contains_key(name),
             Key::NodeServices(name) => self.instances_on(name).next().is_some(),
@@ -200,6 +200,16 @@ impl Tables {
             move |(under, of, _)| under == peer && *of == kind,
         )
         .map(|((_, _, key), ())| key)
+    }
+
+    /// How a name in a set is shown: in the least of its spellings, so that it doesn't depend on who came first.
+    pub fn spelling(&self, set: NameSet, name: &NameKey) -> Option<&SmolStr> {
+        let first = (set, name.clone(), SmolStr::default());
+        scan(&self.names, first.., |(of, key, _)| {
+            *of == set && key == name
+        })
+        .map(|((_, _, spelling), _)| spelling)
+        .next()
     }
 
     /// The entries that name a service.

@@ -110,7 +110,9 @@ pub struct Register {
     pub node: Node,
     /// An instance on it.
     pub service: Option<ServiceInstance>,
-    /// Checks of the node or of instances on it.
+    /// A check of the node or of an instance on it.
+    pub check: Option<HealthCheck>,
+    /// More checks of the node or of instances on it.
     pub checks: Vec<HealthCheck>,
     /// Leave the node as it is if it exists.
     pub skip_node_update: bool,

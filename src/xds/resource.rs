@@ -113,6 +113,7 @@ pub struct Resource {
     name: SmolStr,
     version: SmolStr,
     bytes: Bytes,
+    composed: bool,
     children: Box<[SmolStr]>,
 }
 
@@ -134,8 +135,17 @@ impl Resource {
             version: version_of(&bytes),
             name,
             bytes,
+            composed: false,
             children,
         }
+    }
+
+    /// Says that it refers to other resources of its own type, as an aggregate cluster does to its members: where it
+    /// replaces something that is in use, those have to be ready first. Not part of the version.
+    #[must_use]
+    pub fn composed(mut self) -> Self {
+        self.composed = true;
+        self
     }
 
     /// Says which resources of the child type hang on this one: for a listener the route tables that it names, for a
@@ -171,6 +181,12 @@ impl Resource {
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// Whether it refers to other resources of its own type.
+    #[must_use]
+    pub fn is_composed(&self) -> bool {
+        self.composed
     }
 
     /// Names of the resources of [`ResourceType::child`] that hang on this one, sorted.

@@ -121,13 +121,13 @@ fn intentions(service: &str, variant: u8) -> Value {
 fn pair(k: u32) -> Vec<Op> {
     let mut ops = instance_ops("pair", 1);
     for op in &mut ops {
-        if let Op::Register(register) = op {
-            if let Some(service) = &mut register.service {
-                service.weights = Weights {
-                    passing: i64::from(k),
-                    warning: 1,
-                };
-            }
+        if let Op::Register(register) = op
+            && let Some(service) = &mut register.service
+        {
+            service.weights = Weights {
+                passing: i64::from(k),
+                warning: 1,
+            };
         }
     }
     ops.push(entry_op(

@@ -1,5 +1,11 @@
 //! The engine as a caller sees it, over the embedded store and certificate authority.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 mod fairness;
 mod feeds;
 mod field_cases;
@@ -9,6 +15,7 @@ mod leaks;
 mod lifecycle;
 mod manager;
 mod pure_core;
+mod rules;
 mod stress;
 mod watches;
 mod world;

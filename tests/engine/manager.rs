@@ -97,8 +97,7 @@ fn lifecycle(entries: &[serde_json::Value], targets: &[&str]) {
     );
 
     let leaf_before = first.current().unwrap().leaf().unwrap().id();
-    host.feed()
-        .send(|q| is_leaf(q), |q| certificate_for(q).unwrap());
+    host.feed().send(is_leaf, |q| certificate_for(q).unwrap());
     for watch in [&mut first, &mut second] {
         assert_ne!(next(watch).leaf().unwrap().id(), leaf_before);
     }

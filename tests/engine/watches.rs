@@ -33,7 +33,7 @@ impl Barrier {
 }
 
 fn flip(world: &World, n: u32) {
-    let status = if n % 2 == 0 {
+    let status = if n.is_multiple_of(2) {
         CheckStatus::Critical
     } else {
         CheckStatus::Passing

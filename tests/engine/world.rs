@@ -183,7 +183,7 @@ pub fn instance_ops(service: &str, n: u32) -> Vec<Op> {
                 node: node.clone(),
                 service,
                 checks,
-                skip_node_update: false,
+                ..Register::default()
             }))
         })
         .collect()

@@ -132,6 +132,15 @@ fn warnings_do_not_refuse() {
 }
 
 #[test]
+fn what_is_written_out_but_unset_gives_no_warning() {
+    let json = json!({"Node": "n1", "CheckID": "c", "Status": "", "Definition": {"HTTP": "", "Header": null, "TCPUseTLS": false, "OSService": "",
+        "Interval": "0s", "IntervalDuration": 0, "ScriptArgs": []}});
+    let (check, problems) = read::<HealthCheck>(&Value::from_json(&json)).unwrap();
+    assert_eq!(check.definition, crate::model::CheckDefinition::default());
+    assert_eq!(problems.warnings, []);
+}
+
+#[test]
 fn an_explicit_upstream_has_an_address() {
     let upstream = Upstream {
         local_bind_port: 1,

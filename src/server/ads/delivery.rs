@@ -398,7 +398,9 @@ impl Delivery {
             Some(plan) => plan,
             None => self.make_plan(set),
         };
-        let only = plan.batch.upserts.is_empty() && !plan.batch.removals.is_empty();
+        let only = plan.batch.upserts.is_empty()
+            && plan.composed.is_empty()
+            && !plan.batch.removals.is_empty();
         self.plan = Some(plan);
         only
     }
@@ -469,6 +471,8 @@ impl Delivery {
         }
         if self.refusals.suspects(name, Some(version)) {
             plan.alone.push_back(Lone::Upsert(resource.clone()));
+        } else if resource.is_composed() && self.held.contains_key(name) {
+            plan.composed.push(resource.clone());
         } else {
             plan.batch.upserts.push(resource.clone());
         }

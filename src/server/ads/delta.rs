@@ -7,15 +7,17 @@
 //! | 1 | secret | additions and new versions | |
 //! | 2 | cluster | additions and new versions | |
 //! | 3 | endpoint | additions and new versions | |
-//! | 4 | listener | all | cluster, endpoint |
-//! | 5 | route | all | cluster, endpoint |
-//! | 6 | cluster | removals | cluster, endpoint, listener, route |
-//! | 7 | endpoint | removals | the same |
-//! | 8 | secret | removals | the same |
+//! | 4 | cluster | new versions of aggregates | cluster, endpoint |
+//! | 5 | listener | all | cluster, endpoint |
+//! | 6 | route | all | cluster, endpoint |
+//! | 7 | cluster | removals | cluster, endpoint, listener, route |
+//! | 8 | endpoint | removals | the same |
+//! | 9 | secret | removals | the same |
 //!
 //! "Waits for": while a response of that type is on its way, the pass stops before this step. So a listener never
 //! arrives before the clusters and endpoints that it uses, and nothing is taken away that a listener or route on its way
-//! to the client still replaces. At most one response of a type is on its way, which bounds what a stream can cost.
+//! to the client still replaces. An aggregate cluster that takes the place of a cluster in use goes after its members have
+//! their endpoints: Envoy puts it in place at once, and would find no member ready. At most one response of a type is on its way, which bounds what a stream can cost.
 //! Sending a cluster or listener has its endpoints or routes sent again, because Envoy forgets them (xds.md 1.8).
 
 use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
@@ -115,10 +117,11 @@ const USERS: &[ResourceType] = &[
     ResourceType::Route,
 ];
 
-const PASS: [Step; 8] = [
+const PASS: [Step; 9] = [
     Step::new(ResourceType::Secret, Kinds::Upserts, &[]),
     Step::new(ResourceType::Cluster, Kinds::Upserts, &[]),
     Step::new(ResourceType::Endpoint, Kinds::Upserts, &[]),
+    Step::new(ResourceType::Cluster, Kinds::Composed, PARENTS),
     Step::new(ResourceType::Listener, Kinds::Both, PARENTS),
     Step::new(ResourceType::Route, Kinds::Both, PARENTS),
     Step::new(ResourceType::Cluster, Kinds::Removals, USERS),

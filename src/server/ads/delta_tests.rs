@@ -125,6 +125,64 @@ fn xds_6_listeners_wait_for_clusters_and_endpoints() {
 }
 
 #[test]
+fn an_aggregate_replaces_a_cluster_after_its_members_have_their_endpoints() {
+    let plain = [
+        (Cluster, "db", "plain"),
+        (Endpoint, "db", "1"),
+        (Listener, "l", "1"),
+    ];
+    let members = [
+        (Cluster, "m0", "1"),
+        (Cluster, "m1", "1"),
+        (Endpoint, "m0", "1"),
+        (Endpoint, "m1", "1"),
+    ];
+    let aggregate = |index, content: &str| {
+        let mut builder = ResourceSet::builder(index);
+        for (kind, name, content) in members {
+            builder.insert(Resource::new(kind, name, content.as_bytes().to_vec()));
+        }
+        let content = content.as_bytes().to_vec();
+        builder.insert(Resource::new(Cluster, "db", content).composed());
+        builder.insert(Resource::new(Listener, "l", b"2".to_vec()));
+        builder.build()
+    };
+    let mut stream = stream(&plain);
+    ask(&mut stream, Cluster, &[]);
+    ask(&mut stream, Endpoint, &["db"]);
+    ask(&mut stream, Listener, &[]);
+    for _ in 0..3 {
+        let (response, _) = next(&mut stream);
+        answer(&mut stream, &response, None);
+    }
+
+    stream.on_resources(aggregate(2, "aggregate"));
+    let (response, contents) = next(&mut stream);
+    assert_eq!(contents, ["m0@1", "m1@1"]);
+    silent(&mut stream);
+    ask(&mut stream, Endpoint, &["m0", "m1"]);
+    let (endpoints, contents) = next(&mut stream);
+    assert_eq!((endpoints.kind, contents.len()), (Endpoint, 2));
+    answer(&mut stream, &response, None);
+    silent(&mut stream);
+    answer(&mut stream, &endpoints, None);
+    let (response, contents) = next(&mut stream);
+    assert_eq!(
+        (response.kind, contents),
+        (Cluster, vec!["db@aggregate".to_owned()])
+    );
+    silent(&mut stream);
+    answer(&mut stream, &response, None);
+    assert_eq!(next(&mut stream).0.kind, Listener);
+
+    // A new one, which nothing uses yet, goes with all others.
+    let mut fresh = DeltaStream::new(AdsLimits::default());
+    fresh.on_resources(aggregate(2, "aggregate"));
+    ask(&mut fresh, Cluster, &[]);
+    assert_eq!(next(&mut fresh).1, ["db@aggregate", "m0@1", "m1@1"]);
+}
+
+#[test]
 fn xds_12_an_unknown_nonce_changes_nothing() {
     let mut stream = stream(&[(Cluster, "a", "1")]);
     ask(&mut stream, Cluster, &[]);

@@ -10,18 +10,21 @@ use crate::xds::Resource;
 /// Which kinds of change a step of the send pass may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kinds {
+    /// Without composed ones.
     Upserts,
+    /// Composed resources that replace what the client holds.
+    Composed,
     Removals,
     Both,
 }
 
 impl Kinds {
     fn upserts(self) -> bool {
-        self != Self::Removals
+        matches!(self, Self::Upserts | Self::Both)
     }
 
     fn removals(self) -> bool {
-        self != Self::Upserts
+        matches!(self, Self::Removals | Self::Both)
     }
 }
 
@@ -48,6 +51,8 @@ impl Batch {
 pub(super) struct Plan {
     /// What may go together.
     pub(super) batch: Batch,
+    /// Composed resources that replace what the client holds: what they refer to goes first.
+    pub(super) composed: Vec<Arc<Resource>>,
     /// Suspects, each to be sent in a response of its own.
     pub(super) alone: VecDeque<Lone>,
 }
@@ -62,12 +67,16 @@ pub(super) enum Lone {
 impl Plan {
     /// Whether nothing is left.
     pub(super) fn is_done(&self) -> bool {
-        self.batch.is_empty() && self.alone.is_empty()
+        self.batch.is_empty() && self.composed.is_empty() && self.alone.is_empty()
     }
 
     /// Takes what goes into the next response: everything that may go together, else one suspect.
     pub(super) fn take(&mut self, kinds: Kinds) -> Option<Batch> {
         let mut batch = Batch::default();
+        if kinds == Kinds::Composed {
+            batch.upserts = std::mem::take(&mut self.composed);
+            return (!batch.is_empty()).then_some(batch);
+        }
         if kinds.upserts() {
             batch.upserts = std::mem::take(&mut self.batch.upserts);
         }

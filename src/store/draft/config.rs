@@ -4,15 +4,19 @@ use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 
+use super::Draft;
 use crate::model::{CaConfig, CaRoots, ConfigEntry, EntryKey, NameKey};
 use crate::store::backend::{OpaqueState, RowKey};
-use crate::store::draft::Draft;
 use crate::store::key::{Key, NameSet, PeeredName};
 use crate::store::row::Row;
 
 impl Draft {
     /// Writes a config entry. False if the stored row's index isn't the expected one (store.md 2.1).
-    pub fn put_config(&mut self, entry: ConfigEntry, cas: Option<u64>) -> Result<bool, String> {
+    pub(in crate::store) fn put_config(
+        &mut self,
+        entry: ConfigEntry,
+        cas: Option<u64>,
+    ) -> Result<bool, String> {
         let key = entry.key();
         if key.name.as_str().is_empty() {
             return Err(format!("a {} entry needs a Name", key.kind));
@@ -29,7 +33,7 @@ impl Draft {
     }
 
     /// Deletes a config entry. False if the stored row's index isn't the expected one.
-    pub fn remove_config(&mut self, key: &EntryKey, cas: Option<u64>) -> bool {
+    pub(in crate::store) fn remove_config(&mut self, key: &EntryKey, cas: Option<u64>) -> bool {
         let before = self.tables.config.get(key).cloned();
         if !expected(before.as_ref(), cas) {
             return false;
@@ -50,13 +54,13 @@ impl Draft {
         self.config_changed(&key);
     }
 
-    fn config_changed(&mut self, key: &EntryKey) {
+    pub(super) fn config_changed(&mut self, key: &EntryKey) {
         self.change(Key::Config(key.clone()));
         self.change(Key::ConfigKind(key.kind));
         self.touch(RowKey::Config(key.clone()));
     }
 
-    fn reindex_config(
+    pub(super) fn reindex_config(
         &mut self,
         key: &EntryKey,
         before: Option<&Row<ConfigEntry>>,
@@ -102,7 +106,11 @@ impl Draft {
 impl Draft {
     /// Writes the set of trust roots (store.md 4.1), and the row indexes of those that are new or changed. False if the
     /// stored set's row index isn't the expected one.
-    pub fn put_ca_roots(&mut self, mut roots: CaRoots, cas: Option<u64>) -> Result<bool, String> {
+    pub(in crate::store) fn put_ca_roots(
+        &mut self,
+        mut roots: CaRoots,
+        cas: Option<u64>,
+    ) -> Result<bool, String> {
         roots.validate().map_err(|problem| problem.to_string())?;
         let before = self.tables.ca_roots.as_ref();
         if !expected(before, cas) {
@@ -125,7 +133,7 @@ impl Draft {
     }
 
     /// Writes the CA configuration. False if the stored row's index isn't the expected one.
-    pub fn put_ca_config(&mut self, config: CaConfig, cas: Option<u64>) -> bool {
+    pub(in crate::store) fn put_ca_config(&mut self, config: CaConfig, cas: Option<u64>) -> bool {
         let before = self.tables.ca_config.as_ref();
         if !expected(before, cas) {
             return false;
@@ -139,7 +147,7 @@ impl Draft {
     }
 
     /// Writes or removes an opaque state.
-    pub fn put_state(&mut self, name: SmolStr, state: Option<OpaqueState>) {
+    pub(in crate::store) fn put_state(&mut self, name: SmolStr, state: Option<OpaqueState>) {
         let before = self.tables.states.get(&name);
         if before.map(|row| &*row.value) == state.as_ref() {
             return;

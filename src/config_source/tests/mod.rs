@@ -1,0 +1,4 @@
+mod catalog;
+mod local_state;
+mod local_sync;
+mod sessions;

@@ -1,0 +1,40 @@
+//! Listening, and stopping.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+
+use super::{HttpState, router};
+
+/// Serves the API until `shutdown` ends. Waiting reads then end with the answer they have, and connections are given
+/// [`HttpConfig::stop_grace`](super::HttpConfig::stop_grace) to close.
+///
+/// # Errors
+/// The listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    state: Arc<HttpState>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let signal = {
+        let state = state.clone();
+        async move {
+            shutdown.await;
+            state.stop();
+        }
+    };
+    let overdue = async {
+        state.stopping().await;
+        tokio::time::sleep(state.config().stop_grace).await;
+    };
+    let app = router(&state);
+    tokio::select! {
+        served = axum::serve(listener, app).with_graceful_shutdown(signal) => served,
+        () = overdue => {
+            tracing::warn!("HTTP connections are closed that didn't end in time");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! From config sources to xDS streams: each stream watches its proxy, and every new snapshot is turned into resources on a
+//! small pool of threads, so that neither the engine's workers nor the network's runtime do that work.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+use tokio::sync::watch;
+
+use crate::config_source::{ConfigSource, SourceWatch, StreamEnd, WatchError};
+use crate::model::ProxyId;
+use crate::server::ads::{
+    AuthError, Caller, ClientNode, EndReason, OpenError, ResourceProvider, ResourceWatch,
+    StreamUpdate,
+};
+use crate::xds::{Generated, Generator, Problem, ResourceSet};
+
+/// Gives each xDS stream the resources of its proxy.
+pub struct MeshProvider {
+    source: Arc<dyn ConfigSource>,
+    node: SmolStr,
+    shared: Arc<Shared>,
+}
+
+/// What streams and pool threads share.
+struct Shared {
+    generator: Arc<Generator>,
+    queue: Sender<Arc<Stream>>,
+    /// What the last generation of each proxy had to work around.
+    problems: Mutex<BTreeMap<ProxyId, Vec<Problem>>>,
+}
+
+/// One stream's watch and what was made of it.
+struct Stream {
+    id: ProxyId,
+    work: Mutex<Work>,
+    updates: watch::Sender<StreamUpdate>,
+    /// A token is in the queue.
+    queued: AtomicBool,
+    /// The stream has ended: the watch is to be dropped, by a pool thread, so that ending never waits.
+    gone: AtomicBool,
+}
+
+#[derive(Default)]
+struct Work {
+    watch: Option<SourceWatch>,
+    generated: Option<Generated>,
+}
+
+impl MeshProvider {
+    /// A provider over a config source, for streams that name no node: `node`. Starts `threads` threads that make resources;
+    /// they end with the last stream and the provider.
+    ///
+    /// # Errors
+    /// The operating system can't start a thread.
+    pub fn start(
+        source: Arc<dyn ConfigSource>,
+        node: impl Into<SmolStr>,
+        generator: Arc<Generator>,
+        threads: usize,
+    ) -> std::io::Result<Self> {
+        let (queue, work) = unbounded();
+        let shared = Arc::new(Shared {
+            generator,
+            queue,
+            problems: Mutex::default(),
+        });
+        for n in 0..threads.max(1) {
+            let work: Receiver<Arc<Stream>> = work.clone();
+            let shared = Arc::downgrade(&shared);
+            std::thread::Builder::new()
+                .name(format!("proxycfg-xds-{n}"))
+                .spawn(move || {
+                    // The queue ends when the provider and all streams are gone.
+                    for stream in work {
+                        let Some(shared) = shared.upgrade() else {
+                            return;
+                        };
+                        stream.refresh(&shared);
+                    }
+                })?;
+        }
+        Ok(Self {
+            source,
+            node: node.into(),
+            shared,
+        })
+    }
+
+    /// What the last generation of a proxy's resources had to work around.
+    #[must_use]
+    pub fn problems(&self, id: &ProxyId) -> Vec<Problem> {
+        self.shared
+            .problems
+            .lock()
+            .get(id)
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for MeshProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MeshProvider")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ResourceProvider for MeshProvider {
+    fn resolve_token(&self, _caller: &Caller) -> Result<(), AuthError> {
+        // Every token may do everything (decision C2); whoever listens beyond loopback has said so.
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        node: &ClientNode,
+        caller: &Caller,
+    ) -> Result<Box<dyn ResourceWatch>, OpenError> {
+        let on = node.node_name.clone().unwrap_or_else(|| self.node.clone());
+        let id = ProxyId::new(node.id.clone(), on).with_token(caller.token.clone());
+        let mut watch = self.source.watch(&id).map_err(|error| match error {
+            WatchError::Capacity(_) => OpenError::Capacity,
+            other => OpenError::Failed(other.to_string()),
+        })?;
+        let id = watch.proxy_id().clone();
+        let stream = Arc::new(Stream {
+            id,
+            work: Mutex::default(),
+            updates: watch::Sender::new(StreamUpdate::Waiting),
+            queued: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        });
+        let (weak, shared) = (Arc::downgrade(&stream), Arc::downgrade(&self.shared));
+        watch.set_waker(move || {
+            if let (Some(stream), Some(shared)) = (weak.upgrade(), shared.upgrade()) {
+                shared.enqueue(&stream);
+            }
+        });
+        stream.work.lock().watch = Some(watch);
+        self.shared.enqueue(&stream);
+        Ok(Box::new(MeshWatch {
+            stream,
+            shared: self.shared.clone(),
+        }))
+    }
+}
+
+impl Shared {
+    fn enqueue(&self, stream: &Arc<Stream>) {
+        if !stream.queued.swap(true, Ordering::SeqCst) {
+            // Holds at most one token of a stream; the receivers live as long as the pool.
+            let _ = self.queue.send(stream.clone());
+        }
+    }
+
+    /// Remembers what is wrong with a proxy's resources, and says what is new about it once.
+    fn note(&self, id: &ProxyId, problems: &[Problem]) {
+        let mut all = self.problems.lock();
+        let known = all.get(id).map_or(&[][..], Vec::as_slice);
+        for problem in problems.iter().filter(|problem| !known.contains(problem)) {
+            let (resource, message) = (&problem.resource, &problem.message);
+            tracing::warn!(proxy = %id, %resource, %message, "a resource can't be made as configured");
+        }
+        if problems.is_empty() {
+            all.remove(id);
+        } else {
+            all.insert(id.clone(), problems.to_vec());
+        }
+    }
+}
+
+impl Stream {
+    /// Makes resources of the newest snapshot, if it is new; drops the watch of a stream that has ended.
+    fn refresh(&self, shared: &Shared) {
+        // Cleared first: whatever comes from now on puts a new token.
+        self.queued.store(false, Ordering::SeqCst);
+        let mut work = self.work.lock();
+        if self.gone.load(Ordering::SeqCst) {
+            let ended = std::mem::take(&mut *work);
+            drop(work);
+            drop(ended);
+            shared.problems.lock().remove(&self.id);
+            return;
+        }
+        let Some(watch) = &mut work.watch else { return };
+        match watch.try_next() {
+            Ok(None) => {}
+            Ok(Some(snapshot)) => {
+                let generated = shared
+                    .generator
+                    .resources(&snapshot, work.generated.as_ref());
+                shared.note(&self.id, &generated.problems);
+                self.updates
+                    .send_replace(StreamUpdate::Resources(generated.set.clone()));
+                work.generated = Some(generated);
+            }
+            Err(end) => {
+                self.updates.send_replace(StreamUpdate::Ended(reason(end)));
+            }
+        }
+    }
+}
+
+fn reason(end: StreamEnd) -> EndReason {
+    match end {
+        StreamEnd::SessionTerminated => EndReason::SessionTerminated,
+        StreamEnd::SourceTerminated => EndReason::SourceFailed(end.to_string()),
+        StreamEnd::WatchEnded => EndReason::Terminated,
+    }
+}
+
+/// The resources of one stream's proxy.
+struct MeshWatch {
+    stream: Arc<Stream>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for MeshWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MeshWatch")
+            .field("id", &self.stream.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ResourceWatch for MeshWatch {
+    fn updates(&self) -> watch::Receiver<StreamUpdate> {
+        self.stream.updates.subscribe()
+    }
+
+    fn authorize(&self, _resources: &ResourceSet) -> Result<(), AuthError> {
+        Ok(())
+    }
+}
+
+impl Drop for MeshWatch {
+    fn drop(&mut self) {
+        self.stream.gone.store(true, Ordering::SeqCst);
+        self.shared.enqueue(&self.stream);
+    }
+}

@@ -1,0 +1,15 @@
+//! The HTTP API over a real socket, asked by a plain client: each endpoint's answers and errors, what bad bodies are
+//! told, and reads that wait.
+#![cfg(feature = "server")]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod agent;
+mod bad_bodies;
+mod blocking;
+mod catalog;
+mod config;
+mod connect;
+mod health;
+mod proxycfg;
+mod serving;
+mod world;

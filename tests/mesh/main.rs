@@ -1,0 +1,26 @@
+//! Real Envoys on a whole control plane in one process: what must hold of a mesh as its users see it.
+//!
+//! Each test has a [`world::Mesh`] of its own, with its own ports, applications and Envoys, and ends with
+//! [`world::Mesh::assert_calm`]: no Envoy has refused anything.
+#![cfg(feature = "server")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that can't go on panics"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod catalog;
+mod chains;
+mod endpoints;
+mod identity;
+mod intentions;
+mod member;
+mod protocols;
+mod renewal;
+mod tls;
+mod traffic;
+mod upstreams;
+mod world;

@@ -1,0 +1,9 @@
+//! The program as its users meet it: the real binary, real files, real sockets.
+#![cfg(feature = "server")]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod broken_files;
+mod client_commands;
+mod reload;
+mod serve;
+mod world;

@@ -1,0 +1,56 @@
+//! Loopback ports that no other test uses.
+//!
+//! A port is held by a lock on a file, machine-wide and until the process ends, so tests that run in parallel, in
+//! threads or in processes, never get the same one. Ports come from below the range that the operating system gives to
+//! outgoing connections, and away from the defaults of Consul and Envoy.
+
+use std::fs::{File, OpenOptions};
+use std::net::TcpListener;
+use std::ops::Range;
+use std::sync::Mutex;
+
+const PORTS: Range<u16> = 22_000..32_000;
+
+static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
+
+/// A free TCP port on 127.0.0.1, this process's own until it ends.
+///
+/// # Panics
+/// No port is left, or the lock files can't be made.
+pub fn free_port() -> u16 {
+    let folder = std::env::temp_dir().join("proxycfg-test-ports");
+    std::fs::create_dir_all(&folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let count = PORTS.end - PORTS.start;
+    // Processes start at different places, so that they seldom try the same port.
+    let start = u16::try_from(std::process::id().wrapping_mul(7919) % u32::from(count)).unwrap();
+    for step in 0..count {
+        let port = PORTS.start + (start + step) % count;
+        let path = folder.join(port.to_string());
+        let Ok(file) = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+        else {
+            continue;
+        };
+        if file.try_lock().is_err() {
+            continue;
+        }
+        if TcpListener::bind(("127.0.0.1", port)).is_err() {
+            continue;
+        }
+        HELD.lock().unwrap().push(file);
+        return port;
+    }
+    panic!(
+        "no free port in {PORTS:?}; are the files in {} ours?",
+        folder.display()
+    );
+}
+
+/// `127.0.0.1:PORT` with a [`free_port`].
+pub fn free_address() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
