@@ -13,9 +13,10 @@ use crate::source::{FeedSink, QueryError, QueryId, Route};
 use crate::store::Store;
 
 use super::EngineConfig;
-use super::answers::{Evaluator, QuerySlot, QueryTable, Step};
+use super::answers::{Evaluator, Step};
 use super::callbacks::CallbackPool;
 use super::progress::{Gates, Progress};
+use super::queries::{QuerySlot, QueryTable};
 use super::registry::{Entry, Registry};
 use super::stepper::Inbox;
 

@@ -18,6 +18,8 @@ mod core;
 mod limit;
 mod manager;
 mod progress;
+mod queries;
+mod register;
 mod registry;
 mod status;
 mod stepper;
@@ -28,7 +30,8 @@ use std::time::Duration;
 
 use crate::proxy::ProxySettings;
 
-pub use manager::{CloseReport, Manager, RegisterError, RegisterOptions, Registered};
+pub use manager::{CloseReport, Manager};
+pub use register::{RegisterError, RegisterOptions, Registered};
 pub use registry::SnapshotRef;
 pub use status::{EngineCounts, ProxyStatus, WaitError};
 pub use watch::{CallbackWatch, Watch, WatchEnd, WatchEvent};

@@ -14,8 +14,8 @@ use crate::snapshot::{ConfigSnapshot, PartRef};
 use crate::source::{AuthScope, QueryError, QueryId};
 use crate::sync::Latest;
 
-use super::answers::QuerySlot;
 use super::progress::Gates;
+use super::queries::QuerySlot;
 
 /// A snapshot as it is handed out.
 pub type SnapshotRef = triomphe::Arc<ConfigSnapshot>;

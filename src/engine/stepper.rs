@@ -3,8 +3,16 @@
 //! A step takes in everything that came since the last one. For each query whose keys changed the answer is computed anew;
 //! one that comes out equal stops there. If many queries are affected at once (a herd: `proxy-defaults`, a wildcard
 //! intention), they are not computed here but left to the workers, so that the loop is free for the next commit.
-//! Then the step is published, and the states that want a changed answer are woken: into the fast lane where few states
-//! read it, else into the bulk lane.
+//! Then the states that want a changed answer are marked, the step is published, and they are woken: into the fast lane where
+//! few states read the answer, else into the bulk lane.
+//!
+//! A run shows one moment of the store because of three things:
+//!
+//! - All marks of a step stand before a run can be at it, so a run never builds one part anew and leaves another as it was.
+//! - A state that comes for an answer while a step is being marked looks at it again in its next runs, and is found by a second
+//!   look once the step is out.
+//! - A state that got an answer which nobody takes care of yet (it was computed while the loop moved on) does the same, and the
+//!   loop has it run again when it has looked at the query.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -16,9 +24,10 @@ use crossbeam_channel::{Receiver, never, select};
 use crate::source::{Answer, QueryError, QueryId, Route, SubscriptionId};
 use crate::store::ChangeFeed;
 
-use super::answers::{AnswerCell, QuerySlot, Step, differs, merge};
+use super::answers::{AnswerCell, Step, differs, merge};
 use super::core::Core;
 use super::progress::Gates;
+use super::queries::QuerySlot;
 use super::registry::Entry;
 
 /// With more affected queries than this, a step leaves their computation to the workers.

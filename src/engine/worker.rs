@@ -10,9 +10,10 @@ use crossbeam_channel::{Receiver, TryRecvError, select};
 use crate::proxy::{Changed, Input, Inputs, ProxyState, RunOutcome};
 use crate::source::{Query, QueryError, QueryId, Route};
 
-use super::answers::{AnswerCell, QuerySlot, Step};
+use super::answers::{AnswerCell, Step};
 use super::core::Core;
 use super::progress::Gates;
+use super::queries::QuerySlot;
 use super::registry::{Entry, RunState, SnapshotRef};
 use super::stepper::Recheck;
 

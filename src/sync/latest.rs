@@ -3,7 +3,6 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-#[cfg(not(loom))]
 use std::time::Instant;
 
 use super::primitive::{Condvar, Mutex};
@@ -156,7 +155,6 @@ impl<T: Clone> Latest<T> {
     }
 
     /// Waits until there is a value newer than `seen`, the cell ends, or the deadline passes (then `Unchanged`).
-    #[cfg(not(loom))]
     pub fn wait_after(&self, seen: u64, deadline: Option<Instant>) -> Read<T> {
         let mut inner = self.inner.lock();
         loop {
@@ -300,12 +298,14 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
     fn two_publishers_and_a_reader() {
         loom::model(|| {
-            let cell = loom::sync::Arc::new(Latest::new());
+            let cell = Arc::new(Latest::new());
             let publishers: Vec<_> = [1, 2]
                 .into_iter()
                 .map(|n| {
@@ -330,7 +330,7 @@ mod loom_tests {
     #[test]
     fn nothing_is_published_after_the_end() {
         loom::model(|| {
-            let cell = loom::sync::Arc::new(Latest::new());
+            let cell = Arc::new(Latest::new());
             let publisher = {
                 let cell = cell.clone();
                 loom::thread::spawn(move || cell.publish(1))
@@ -339,6 +339,91 @@ mod loom_tests {
             let at_end = cell.read_after(0);
             publisher.join().unwrap();
             assert_eq!(cell.read_after(0), at_end);
+        });
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_value_or_the_end() {
+        loom::model(|| {
+            let cell = Arc::new(Latest::new());
+            let publisher = {
+                let cell = cell.clone();
+                loom::thread::spawn(move || {
+                    cell.publish(1);
+                    cell.end();
+                })
+            };
+            assert_eq!(cell.wait_after(0, None), Read::New(1, 1));
+            assert_eq!(cell.wait_after(1, None), Read::Ended);
+            publisher.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn whoever_adds_a_waker_and_then_reads_misses_nothing() {
+        loom::model(|| {
+            let cell = Arc::new(Latest::new());
+            let publisher = {
+                let cell = cell.clone();
+                loom::thread::spawn(move || cell.publish(1))
+            };
+            let calls = Arc::new(AtomicUsize::new(0));
+            let counted = calls.clone();
+            let waker = cell.add_waker(move || {
+                counted.fetch_add(1, Ordering::SeqCst);
+            });
+            let seen = cell.read_after(0) != Read::Unchanged;
+            publisher.join().unwrap();
+            assert!(seen || calls.load(Ordering::SeqCst) == 1);
+            cell.remove_waker(waker);
+        });
+    }
+
+    #[test]
+    fn nothing_of_a_retired_generation_is_left_after_it_is_cleared() {
+        loom::model(|| {
+            let cell = Arc::new(Latest::new());
+            let retired = Arc::new(AtomicBool::new(false));
+            let publisher = {
+                let (cell, retired) = (cell.clone(), retired.clone());
+                loom::thread::spawn(move || {
+                    cell.publish_if(|_| !retired.load(Ordering::SeqCst), 1);
+                })
+            };
+            retired.store(true, Ordering::SeqCst);
+            cell.clear();
+            assert_eq!(cell.get(), None);
+            publisher.join().unwrap();
+            assert_eq!(cell.get(), None);
+        });
+    }
+
+    #[test]
+    fn a_retired_generation_neither_ends_the_next_nor_follows_it() {
+        loom::model(|| {
+            let cell = Arc::new(Latest::new());
+            let retired = Arc::new(AtomicBool::new(false));
+            let old = {
+                let (cell, retired) = (cell.clone(), retired.clone());
+                loom::thread::spawn(move || {
+                    cell.publish_if(|_| !retired.load(Ordering::SeqCst), "old");
+                })
+            };
+            let late = {
+                let (cell, retired) = (cell.clone(), retired.clone());
+                loom::thread::spawn(move || {
+                    if retired.load(Ordering::SeqCst) {
+                        cell.end_if(|| !retired.load(Ordering::SeqCst));
+                    }
+                })
+            };
+            retired.store(true, Ordering::SeqCst);
+            cell.fence();
+            cell.publish("new");
+            old.join().unwrap();
+            late.join().unwrap();
+            assert_eq!(cell.get(), Some("new"));
+            assert!(!cell.is_ended());
         });
     }
 }

@@ -15,6 +15,7 @@ mod leaks;
 mod lifecycle;
 mod manager;
 mod pure_core;
+mod registration;
 mod rules;
 mod stress;
 mod watches;

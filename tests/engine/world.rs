@@ -99,6 +99,11 @@ impl Drop for World {
     }
 }
 
+/// Whether two handles are the same snapshot.
+pub fn is_same(a: &SnapshotRef, b: &SnapshotRef) -> bool {
+    triomphe::Arc::ptr_eq(a, b)
+}
+
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
