@@ -118,13 +118,7 @@ impl Stepper {
     /// Runs until told to stop.
     pub fn run(mut self) {
         loop {
-            let alarm = match self.next_due() {
-                Some(due) => self
-                    .core
-                    .clock
-                    .alarm(due.saturating_sub(self.core.clock.monotonic())),
-                None => never::<Instant>(),
-            };
+            let alarm = self.alarm();
             select! {
                 recv(self.stop) -> _ => return,
                 recv(self.changes.woken()) -> _ => {}
@@ -132,6 +126,22 @@ impl Stepper {
                 recv(alarm) -> _ => {}
             }
             self.step();
+        }
+    }
+
+    /// Rings when the next timer is due.
+    fn alarm(&self) -> Receiver<Instant> {
+        let clock = &self.core.clock;
+        let Some(due) = self.next_due() else {
+            return never();
+        };
+        loop {
+            let now = clock.monotonic();
+            let alarm = clock.alarm(due.saturating_sub(now));
+            // If time has passed in between, the alarm is late by as much.
+            if clock.monotonic().saturating_sub(now) < Duration::from_millis(1) {
+                return alarm;
+            }
         }
     }
 
