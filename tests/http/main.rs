@@ -7,6 +7,7 @@ mod agent;
 mod bad_bodies;
 mod blocking;
 mod catalog;
+mod chain;
 mod config;
 mod connect;
 mod health;

@@ -153,6 +153,18 @@ fn snapshots_and_resources_of_a_proxy() {
 }
 
 #[test]
+fn the_chain_of_a_service() {
+    let there = folder(&[("web.hcl", WEB)]);
+    let server = Server::start(there.path(), &["--config", "web.hcl"]);
+    let tree = server.client(&["chain", "web"]);
+    assert_eq!(tree.code, 0, "{}", tree.err);
+    assert!(tree.out.contains("web.default.default.dc1"), "{}", tree.out);
+    let json: Value =
+        serde_json::from_str(&server.client(&["chain", "web", "--json"]).out).unwrap();
+    assert_eq!(json["StartNode"], "resolver:web.default.default.dc1");
+}
+
+#[test]
 fn a_watched_snapshot_is_printed_again_when_it_changes() {
     let there = folder(&[("web.hcl", WEB)]);
     let server = Server::start(there.path(), &["--config", "web.hcl"]);

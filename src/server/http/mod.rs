@@ -20,6 +20,7 @@ mod answer;
 mod blocking;
 mod body;
 mod catalog;
+mod chain;
 mod config;
 mod connect;
 mod dump;
@@ -259,6 +260,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .merge(health::routes())
         .merge(config::routes())
         .merge(connect::routes())
+        .merge(chain::routes())
         .merge(agent::routes())
         .merge(proxycfg::routes())
         .fallback(unknown)
@@ -294,7 +296,7 @@ fn address(state: &HttpState) -> String {
 async fn unknown(request: Request) -> HttpError {
     HttpError::not_found(format!(
         "there is no endpoint {}; this control plane has /v1/status, /v1/catalog, /v1/health, /v1/agent, /v1/config, \
-         /v1/connect/ca, /v1/proxycfg and /metrics",
+         /v1/connect/ca, /v1/discovery-chain, /v1/proxycfg and /metrics",
         request.uri().path()
     ))
 }
