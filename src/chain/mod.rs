@@ -41,4 +41,4 @@ pub use names::{TargetName, datacenter_sni, query_sni, upstream_sni};
 pub use protocol::{default_protocol, service_protocol};
 pub use related::{related_peers, related_services};
 pub use request::ChainRequest;
-pub use weight::{normalize_weight, weight_units};
+pub use weight::normalize_weight;

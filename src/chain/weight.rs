@@ -1,16 +1,6 @@
 //! Weights of splits: percent, in steps of 0.01 (discovery-chain.md 10.3).
 
-/// A weight in units of 0.01 percent, half a unit rounded away from zero. 10000 units are the whole.
-#[must_use]
-pub fn weight_units(weight: f32) -> i64 {
-    // The product is taken in f32 and rounded in f64, as the weights that users see were always rounded.
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "the cast saturates, and turns what is not a number into 0"
-    )]
-    let units = f64::from(weight * 100.0).round() as i64;
-    units
-}
+use crate::model::weight_units;
 
 /// A weight rounded to a whole number of units.
 #[must_use]

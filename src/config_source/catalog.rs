@@ -11,7 +11,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
@@ -23,6 +22,7 @@ use crate::engine::{Manager, RegisterOptions};
 use crate::model::{ProxyId, ProxySource, ServiceKind};
 use crate::proxy::Registration;
 use crate::store::WaitHandle;
+use crate::sync::Background;
 
 use super::contain;
 use super::local::LocalConfigSource;
@@ -49,8 +49,7 @@ impl Default for CatalogOptions {
 /// source. Dropping it shuts it down.
 pub struct CatalogConfigSource {
     shared: Arc<Shared>,
-    stop: Mutex<Option<Sender<()>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Background,
 }
 
 struct Shared {
@@ -109,7 +108,6 @@ impl CatalogConfigSource {
         options: &CatalogOptions,
     ) -> std::io::Result<Self> {
         let (wake, woken) = bounded(1);
-        let (stop, stopped) = bounded(1);
         let shared = Arc::new(Shared {
             clock: manager.clock().clone(),
             manager,
@@ -121,14 +119,10 @@ impl CatalogConfigSource {
             wake,
         });
         let of_thread = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("proxycfg-catalog".to_owned())
-            .spawn(move || of_thread.run(&stopped, &woken))?;
-        Ok(Self {
-            shared,
-            stop: Mutex::new(Some(stop)),
-            thread: Mutex::new(Some(thread)),
-        })
+        let thread = Background::spawn("proxycfg-catalog", move |stopped| {
+            of_thread.run(stopped, &woken);
+        })?;
+        Ok(Self { shared, thread })
     }
 
     /// How many ids are followed, those within their grace included.
@@ -151,14 +145,7 @@ impl CatalogConfigSource {
             drop(state);
             followed.terminated.give();
         }
-        self.stop.lock().take();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the catalog config source had panicked");
-        }
+        self.thread.stop();
     }
 }
 

@@ -6,18 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use smol_str::SmolStr;
 
 use crate::clock::Clock;
 use crate::engine::{Manager, RegisterOptions};
 use crate::model::{Node, ProxyId, ProxySource, ServiceInstance};
 use crate::proxy::Registration;
-use crate::sync::{Latest, Read};
+use crate::sync::{Background, Latest, Read};
 
 use super::anti_entropy::StoreSync;
 use super::contain;
@@ -80,11 +79,11 @@ pub enum SyncError {
 
 /// The running sync loop, on a thread of its own. Dropping it ends the loop; what it has registered stays.
 pub struct LocalSync {
+    // First, so that the thread has ended before the channels to it close.
+    thread: Background,
     shared: Arc<Shared>,
     state: Arc<LocalState>,
     poke: Sender<()>,
-    stop: Mutex<Option<Sender<()>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -106,7 +105,6 @@ impl LocalSync {
             default_token: RwLock::new(options.default_token),
             done: Latest::new(),
         });
-        let (stop, stopped) = bounded(1);
         let (poke, poked) = bounded(1);
         let mut node = options.node;
         state.node().as_str().clone_into(&mut node.node);
@@ -125,15 +123,13 @@ impl LocalSync {
             refused: Vec::new(),
             passes: 0,
         };
-        let thread = std::thread::Builder::new()
-            .name("proxycfg-sync".to_owned())
-            .spawn(move || worker.run(&stopped, &poked))?;
+        let thread =
+            Background::spawn("proxycfg-sync", move |stopped| worker.run(stopped, &poked))?;
         Ok(Self {
             shared,
             state,
             poke,
-            stop: Mutex::new(Some(stop)),
-            thread: Mutex::new(Some(thread)),
+            thread,
         })
     }
 
@@ -174,20 +170,7 @@ impl LocalSync {
 
     /// Ends the loop and waits for a pass that is under way. What is registered stays. Doing it twice is fine.
     pub fn stop(&self) {
-        self.stop.lock().take();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the sync of the local state had panicked");
-        }
-    }
-}
-
-impl Drop for LocalSync {
-    fn drop(&mut self) {
-        self.stop();
+        self.thread.stop();
     }
 }
 

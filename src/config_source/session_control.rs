@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
-use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::model::ServiceKind;
 use crate::store::{ChangeFeed, Changes, Key, Store, StoreSnapshot};
+use crate::sync::Background;
 
 use super::sessions::{SessionLimiter, drain_rate, max_sessions};
 
@@ -24,10 +23,10 @@ const KINDS: [ServiceKind; 5] = [
 
 /// The thread that runs a limiter. Dropping it ends the thread; the limit then stays, and nothing is drained.
 pub struct SessionControl {
+    // First, so that the thread has ended before the channel to it closes.
+    thread: Background,
     shared: Arc<Shared>,
     told: Sender<()>,
-    stop: Mutex<Option<Sender<()>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -53,7 +52,6 @@ impl SessionControl {
             servers: AtomicUsize::new(servers),
             ideal: AtomicUsize::new(0),
         });
-        let (stop, stopped) = bounded(1);
         let (tell, told) = bounded(1);
         // The feed is opened before the first count, so that no commit falls between.
         let changes = store.changes();
@@ -66,14 +64,13 @@ impl SessionControl {
             shared: shared.clone(),
             rate: None,
         };
-        let thread = std::thread::Builder::new()
-            .name("proxycfg-sessions".to_owned())
-            .spawn(move || control.run(&stopped, &told))?;
+        let thread = Background::spawn("proxycfg-sessions", move |stopped| {
+            control.run(stopped, &told);
+        })?;
         Ok(Self {
             shared,
             told: tell,
-            stop: Mutex::new(Some(stop)),
-            thread: Mutex::new(Some(thread)),
+            thread,
         })
     }
 
@@ -92,20 +89,7 @@ impl SessionControl {
 
     /// Ends the thread. Doing it twice is fine.
     pub fn stop(&self) {
-        self.stop.lock().take();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the session control had panicked");
-        }
-    }
-}
-
-impl Drop for SessionControl {
-    fn drop(&mut self) {
-        self.stop();
+        self.thread.stop();
     }
 }
 

@@ -105,12 +105,6 @@ impl CheckKind {
     pub const fn needs_interval(self) -> bool {
         !matches!(self, Self::Ttl | Self::Alias)
     }
-
-    /// Whether such checks are run here (decisions R1); others keep the state that is written for them.
-    #[must_use]
-    pub const fn is_run_here(self) -> bool {
-        !matches!(self, Self::Udp | Self::H2ping)
-    }
 }
 
 impl CheckDefinition {
@@ -268,7 +262,7 @@ impl Validate for AgentCheck {
                 refused = true;
                 problems.error(
                     &at.key(key),
-                    "checks of this type are not run here; use HTTP, TCP, GRPC, TTL or an alias",
+                    "checks of this type are not run here; use HTTP, TCP, UDP, GRPC, H2PING, TTL or an alias",
                 );
             }
         }
@@ -285,13 +279,6 @@ impl Validate for AgentCheck {
             problems.error(
                 &at.key("Interval"),
                 format!("a check of type {kind} needs an interval above 0, such as \"10s\""),
-            );
-        }
-        for kind in kinds.iter().filter(|k| !k.is_run_here()) {
-            let key = kind.as_str().to_ascii_uppercase();
-            problems.warning(
-                &at.key(&key),
-                "checks of this type are not run here; the state stays as it is written",
             );
         }
         for (key, time) in [

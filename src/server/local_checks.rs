@@ -5,10 +5,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, bounded, select};
-use parking_lot::Mutex;
+use crossbeam_channel::{Receiver, select};
 
 use super::checks::{AliasTarget, CheckKey, CheckRunner, CheckSink, DesiredCheck};
 use super::http::Heartbeats;
@@ -16,12 +14,12 @@ use crate::clock::Clock;
 use crate::config_source::LocalState;
 use crate::model::{CheckStatus, HealthCheck, NameKey};
 use crate::store::Store;
+use crate::sync::Background;
 
 /// Runs the checks of a local state until dropped.
 pub struct LocalChecks {
     runner: Arc<CheckRunner>,
-    stop: Mutex<Option<Sender<()>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Background,
 }
 
 impl LocalChecks {
@@ -39,27 +37,17 @@ impl LocalChecks {
             store,
         });
         let runner = Arc::new(CheckRunner::new(sink, clock)?);
-        let (stop, stopped) = bounded(1);
         let changed = state.subscribe();
         let of_thread = runner.clone();
-        let thread = std::thread::Builder::new()
-            .name("proxycfg-checks".to_owned())
-            .spawn(move || follow(&state, &of_thread, &changed, &stopped))?;
-        Ok(Self {
-            runner,
-            stop: Mutex::new(Some(stop)),
-            thread: Mutex::new(Some(thread)),
-        })
+        let thread = Background::spawn("proxycfg-checks", move |stopped| {
+            follow(&state, &of_thread, &changed, stopped);
+        })?;
+        Ok(Self { runner, thread })
     }
 
     /// Stops following the local state. Checks that run go on until the last handle is dropped. Twice is fine.
     pub fn stop(&self) {
-        self.stop.lock().take();
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that follows the local checks panicked");
-        }
+        self.thread.stop();
         self.runner.set_checks(Vec::new());
     }
 }
@@ -106,7 +94,7 @@ fn desired(checks: &[crate::config_source::LocalCheck]) -> Vec<DesiredCheck> {
     checks
         .iter()
         .map(|local| &local.check)
-        .filter(|check| check.definition.kinds().any(|kind| kind.is_run_here()))
+        .filter(|check| check.definition.kinds().next().is_some())
         .map(|check| DesiredCheck {
             key: CheckKey::new(check.service_id.as_str(), check.check_id.as_str()),
             definition: check.definition.clone(),

@@ -1,6 +1,6 @@
 //! `serve`: what it refuses, what it needs, how it ends.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 
 use super::world::{Server, folder, run, until};
 
@@ -200,8 +200,11 @@ fn bad_flags_are_2() {
 fn r1_checks_of_files_are_run_and_sidecars_follow_their_service() {
     let listening = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listening.local_addr().unwrap();
+    let quiet = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let datagrams = quiet.local_addr().unwrap();
     let file = format!(
         "services = [\n\
+         {{ name = \"quiet\" check {{ udp = \"{datagrams}\" interval = \"1s\" }} }},\n\
          {{ name = \"up\" check {{ tcp = \"{address}\" interval = \"1s\" }} connect {{ sidecar_service {{}} }} }},\n\
          {{ name = \"told\" check {{ ttl = \"1h\" }} connect {{ sidecar_service {{}} }} }}\n\
          ]\n"
@@ -216,6 +219,7 @@ fn r1_checks_of_files_are_run_and_sidecars_follow_their_service() {
         until(id, || (status(id)? == wanted).then_some(()));
     };
     becomes("service:up", "passing");
+    becomes("service:quiet", "passing");
     // The second check of a sidecar copies its service's state (store.md 1.4).
     becomes("service:up-sidecar-proxy:2", "passing");
     becomes("service:told-sidecar-proxy:2", "critical");

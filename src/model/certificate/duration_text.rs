@@ -4,55 +4,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 
-const UNITS: [(&str, u64); 7] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
+use crate::model::duration::GoDuration;
 
-/// Reads `72h`, `1h30m`, `1.5h`, `0`. None for anything else, for negative and for too large values.
+/// Reads Go's notation. None for anything else, and for negative and too large values.
 pub(super) fn parse(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total: u128 = 0;
-    while !rest.is_empty() {
-        let end_of_number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(end_of_number);
-        let end_of_unit = after
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(after.len());
-        let (unit, after) = after.split_at(end_of_unit);
-        let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit)?;
-        total = total.checked_add(scaled(number, u128::from(*scale))?)?;
-        rest = after;
-    }
-    (!text.is_empty()).then_some(())?;
-    u64::try_from(total).ok().map(Duration::from_nanos)
-}
-
-/// `number` (digits with at most one dot) times `scale`, cut to whole nanoseconds.
-fn scaled(number: &str, scale: u128) -> Option<u128> {
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() {
-        return None;
-    }
-    let mut sum = match whole {
-        "" => 0,
-        digits => digits.parse::<u64>().ok()?.into(),
-    };
-    sum *= scale;
-    let mut digit_scale = scale;
-    for digit in fraction.chars() {
-        digit_scale /= 10;
-        sum += u128::from(digit.to_digit(10)?) * digit_scale;
-    }
-    Some(sum)
+    let nanos = GoDuration::parse(text)?.0;
+    u64::try_from(nanos).ok().map(Duration::from_nanos)
 }
 
 /// Writes hours, minutes and seconds, leaving out what is zero; below a second, the largest unit that is exact.
@@ -146,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn written_durations_read_back(nanos in any::<u64>()) {
+        fn written_durations_read_back(nanos in 0..=i64::MAX.unsigned_abs()) {
             let duration = Duration::from_nanos(nanos);
             prop_assert_eq!(parse(&format(duration)), Some(duration));
         }

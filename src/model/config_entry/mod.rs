@@ -48,7 +48,7 @@ pub use service_defaults::{
     Destination, InstanceLevelRateLimits, PassiveHealthCheck, RateLimitRoute, RateLimits,
     ServiceDefaults, UpstreamDefaults, UpstreamLimits, UpstreamsConfig,
 };
-pub use splitter::{ServiceSplit, ServiceSplitter};
+pub use splitter::{ServiceSplit, ServiceSplitter, weight_units};
 
 words! {
     /// The kinds of config entry that are supported.

@@ -50,16 +50,24 @@ record! {
 /// All of a service's traffic, in units of 0.01 percent.
 const WHOLE: i64 = 10_000;
 
+/// A weight of a split (percent) in units of 0.01 percent, the resolution that weights have, half a unit rounded away from
+/// zero (discovery-chain.md 10.3). 10000 units are the whole.
+#[must_use]
+pub fn weight_units(weight: f32) -> i64 {
+    // The product is taken in f32 and rounded in f64, as the weights that users see were always rounded.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the cast saturates, and turns what is not a number into 0"
+    )]
+    let units = f64::from(weight * 100.0).round() as i64;
+    units
+}
+
 impl ServiceSplit {
-    /// The weight in units of 0.01 percent, the resolution that weights have (discovery-chain.md 10.3).
+    /// The weight in units of 0.01 percent, see [`weight_units`].
     #[must_use]
     pub fn units(&self) -> i64 {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the cast saturates, and what is out of range is refused"
-        )]
-        let units = f64::from(self.weight * 100.0).round() as i64;
-        units
+        weight_units(self.weight)
     }
 
     /// Whether two shares of a service's traffic lead to the same place. One with header changes is like no other.

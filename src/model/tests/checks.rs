@@ -48,7 +48,7 @@ fn r1_checks_of_a_service() {
     }
     let (_, problems) =
         AgentCheck::read(&Value::from_json(&json!({"UDP": "a:1", "Interval": "1s"}))).unwrap();
-    assert_eq!(problems.warnings.len(), 1);
+    assert_eq!(problems.warnings, []);
     bad(
         json!({"Name": "web", "Checks": [{"CheckID": "a", "TTL": "1s"}, {"ID": "a", "TTL": "1s"}]}),
         &["Checks[1]: the check id \"a\" is given twice"],

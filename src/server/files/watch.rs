@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select};
@@ -17,6 +16,7 @@ use super::scan::{Fingerprint, folders_to_watch, scan};
 use super::set::FileSet;
 use super::{FileRecords, read_all};
 use crate::clock::Clock;
+use crate::sync::Background;
 
 /// What came of looking at the files again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,9 +139,9 @@ impl Default for WatchOptions {
 
 /// A thread that reloads the files when they change. Dropping it ends the thread.
 pub struct FileWatcher {
+    // First, so that the thread has ended before the channel to it closes.
+    _thread: Background,
     force: Sender<()>,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl FileWatcher {
@@ -157,23 +157,18 @@ impl FileWatcher {
         report: impl FnMut(&ReloadOutcome) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (force, forced) = bounded(1);
-        let (stop, stopped) = bounded(1);
         let task = WatchTask {
             reloader,
             options,
             clock,
             report: Box::new(report),
             forced,
-            stopped,
             folders: BTreeSet::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("proxycfg-files".to_owned())
-            .spawn(move || task.run())?;
+        let thread = Background::spawn("proxycfg-files", move |stopped| task.run(stopped))?;
         Ok(Self {
             force,
-            stop: Some(stop),
-            thread: Some(thread),
+            _thread: thread,
         })
     }
 
@@ -184,24 +179,12 @@ impl FileWatcher {
     }
 }
 
-impl Drop for FileWatcher {
-    fn drop(&mut self) {
-        self.stop.take();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that watches the files panicked");
-        }
-    }
-}
-
 struct WatchTask {
     reloader: Reloader,
     options: WatchOptions,
     clock: Arc<dyn Clock>,
     report: Box<dyn FnMut(&ReloadOutcome) + Send>,
     forced: Receiver<()>,
-    stopped: Receiver<()>,
     /// Folders that the operating system tells about.
     folders: BTreeSet<PathBuf>,
 }
@@ -215,7 +198,7 @@ enum Reason {
 }
 
 impl WatchTask {
-    fn run(mut self) {
+    fn run(mut self, stopped: &Receiver<()>) {
         let (wake, woken) = bounded(1);
         let mut watcher = open_watcher(wake);
         self.watch_folders(&mut watcher);
@@ -226,10 +209,10 @@ impl WatchTask {
                 Some(_) => self.options.poll,
                 None => self.options.poll_alone,
             };
-            let forced = match self.wait(&woken, poll) {
+            let forced = match self.wait(stopped, &woken, poll) {
                 Reason::Stop => return,
                 Reason::Notice => {
-                    if !self.wait_for_quiet(&woken) {
+                    if !self.wait_for_quiet(stopped, &woken) {
                         return;
                     }
                     false
@@ -243,10 +226,10 @@ impl WatchTask {
         }
     }
 
-    fn wait(&self, woken: &Receiver<()>, poll: Duration) -> Reason {
+    fn wait(&self, stopped: &Receiver<()>, woken: &Receiver<()>, poll: Duration) -> Reason {
         let poll = self.clock.alarm(poll);
         select! {
-            recv(self.stopped) -> _ => Reason::Stop,
+            recv(stopped) -> _ => Reason::Stop,
             recv(self.forced) -> asked => if asked.is_ok() { Reason::Forced } else { Reason::Stop },
             recv(woken) -> _ => Reason::Notice,
             recv(poll) -> _ => Reason::Poll,
@@ -254,12 +237,12 @@ impl WatchTask {
     }
 
     /// False if the watcher is to stop.
-    fn wait_for_quiet(&self, woken: &Receiver<()>) -> bool {
+    fn wait_for_quiet(&self, stopped: &Receiver<()>, woken: &Receiver<()>) -> bool {
         let longest = self.clock.alarm(self.options.longest);
         loop {
             let quiet = self.clock.alarm(self.options.quiet);
             select! {
-                recv(self.stopped) -> _ => return false,
+                recv(stopped) -> _ => return false,
                 recv(woken) -> _ => {}
                 recv(quiet) -> _ => return true,
                 recv(longest) -> _ => return true,

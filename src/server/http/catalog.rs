@@ -162,16 +162,11 @@ async fn instances(
 ) -> Result<Response, HttpError> {
     params.without(&["merge-central-config"])?;
     let choice = InstanceChoice::of(params, Form::Catalog)?;
-    let name = PeeredName::new(params.text("peer").unwrap_or_default(), &name);
+    let name = params.peered(&name);
     read(state, params, move |reader, writer| {
         let rows = rows(reader, name.clone());
-        let mut wanted = Vec::new();
-        for row in &rows {
-            if choice.wants(row)? {
-                wanted.push(CatalogServiceJson::from(row));
-            }
-        }
-        writer.json(&wanted)
+        let wanted = choice.among(&rows)?;
+        writer.json(&wanted.map(CatalogServiceJson::from).collect::<Vec<_>>())
     })
     .await
 }
@@ -188,7 +183,7 @@ async fn node(
         services: BTreeMap<&'a str, ServiceJson<'a>>,
     }
     let choice = ServiceChoice::of(&params)?;
-    let name = PeeredName::new(params.text("peer").unwrap_or_default(), &name);
+    let name = params.peered(&name);
     read(&state, &params, move |reader, writer| {
         let Some(node) = reader.node(&name) else {
             return writer.json(&());
@@ -218,7 +213,7 @@ async fn node_services(
     }
     params.without(&["merge-central-config"])?;
     let choice = ServiceChoice::of(&params)?;
-    let name = PeeredName::new(params.text("peer").unwrap_or_default(), &name);
+    let name = params.peered(&name);
     read(&state, &params, move |reader, writer| {
         let mut services = Vec::new();
         for row in reader.node_services(&name) {

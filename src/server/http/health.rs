@@ -53,20 +53,17 @@ async fn instances(
     params.without(&["merge-central-config"])?;
     let choice = InstanceChoice::of(params, Form::Health)?;
     let only_passing = params.flag("passing")?;
-    let name = PeeredName::new(params.text("peer").unwrap_or_default(), &name);
+    let name = params.peered(&name);
     read(state, params, move |reader, writer| {
-        let rows = rows(reader, name.clone());
-        let mut wanted = Vec::new();
-        for row in &rows {
-            let all_passing = || {
+        let mut rows = rows(reader, name.clone());
+        if only_passing {
+            rows.retain(|row| {
                 let mut checks = row.checks.iter();
                 checks.all(|check| check.status == CheckStatus::Passing)
-            };
-            if (!only_passing || all_passing()) && choice.wants(row)? {
-                wanted.push(HealthJson::from(row));
-            }
+            });
         }
-        writer.json(&wanted)
+        let wanted = choice.among(&rows)?;
+        writer.json(&wanted.map(HealthJson::from).collect::<Vec<_>>())
     })
     .await
 }
@@ -76,7 +73,7 @@ async fn node(
     Path(name): Path<String>,
     params: Params,
 ) -> Result<Response, HttpError> {
-    let name = PeeredName::new(params.text("peer").unwrap_or_default(), &name);
+    let name = params.peered(&name);
     rows(&state, &params, move |reader| reader.node_checks(&name)).await
 }
 
@@ -85,7 +82,7 @@ async fn checks(
     Path(name): Path<String>,
     params: Params,
 ) -> Result<Response, HttpError> {
-    let name = PeeredName::new(params.text("peer").unwrap_or_default(), &name);
+    let name = params.peered(&name);
     rows(&state, &params, move |reader| reader.service_checks(&name)).await
 }
 

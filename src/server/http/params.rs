@@ -12,6 +12,7 @@ use super::answer::Writer;
 use super::error::HttpError;
 use crate::filter::{FieldType, Filter};
 use crate::model::GoDuration;
+use crate::store::PeeredName;
 
 /// Keys under which a namespace or partition can be given, and the header that says the same.
 const TENANCY: [(&str, &str); 3] = [
@@ -69,6 +70,11 @@ impl Params {
     pub fn text(&self, key: &str) -> Option<&str> {
         let mut values = self.0.iter().filter(|(k, _)| k == key).map(|(_, v)| v);
         values.find(|v| !v.is_empty()).map(String::as_str)
+    }
+
+    /// `name` of the peer that the request asks about, by default the own cluster.
+    pub fn peered(&self, name: &str) -> PeeredName {
+        PeeredName::new(self.text("peer").unwrap_or_default(), name)
     }
 
     /// All values of a key that aren't empty.

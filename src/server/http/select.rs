@@ -124,7 +124,21 @@ impl InstanceChoice {
         })
     }
 
-    pub fn wants(&self, row: &InstanceRow<'_>) -> Result<bool, HttpError> {
+    /// The wanted ones of `rows`, in their order.
+    pub fn among<'r, 'a>(
+        &self,
+        rows: &'r [InstanceRow<'a>],
+    ) -> Result<impl Iterator<Item = &'r InstanceRow<'a>> + use<'r, 'a>, HttpError> {
+        let mut wanted = Vec::new();
+        for row in rows {
+            if self.wants(row)? {
+                wanted.push(row);
+            }
+        }
+        Ok(wanted.into_iter())
+    }
+
+    fn wants(&self, row: &InstanceRow<'_>) -> Result<bool, HttpError> {
         let tagged = self.tags.iter().all(|tag| {
             let mut tags = row.service.tags.iter();
             tags.any(|has| has.eq_ignore_ascii_case(tag))
