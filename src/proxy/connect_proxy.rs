@@ -23,6 +23,8 @@ pub(super) struct ConnectProxyState {
     intentions: Slot<SmolStr, PartRef<Vec<Intention>>>,
     mesh: Slot<(), PartRef<Option<MeshConfig>>>,
     jwt_providers: Slot<(), PartRef<Vec<Arc<JwtProvider>>>>,
+    /// The plans that the upstream states are of.
+    planned: Option<PartId>,
     upstreams: Vec<UpstreamState>,
     entries: Option<Arc<[UpstreamEntry]>>,
 }
@@ -99,32 +101,30 @@ impl ConnectProxyState {
     fn refresh_upstreams(&mut self, shared: &SharedParts, run: &mut Run<'_>) -> bool {
         let Some(base) = self.base.output() else {
             // Without a registration there is nothing to dial; what was known is let go.
-            let had = !self.upstreams.is_empty();
-            self.upstreams.clear();
-            return had;
+            self.planned = None;
+            run.rewired = true;
+            return !std::mem::take(&mut self.upstreams).is_empty();
         };
         let mut changed = false;
-        let same = self.upstreams.len() == base.upstreams.len()
-            && self
-                .upstreams
-                .iter()
-                .zip(&base.upstreams)
-                .all(|(state, plan)| {
-                    state.plan().id == plan.id
-                        && state.plan().definition.id() == plan.definition.id()
-                });
-        if !same {
+        if self.planned != Some(base.upstreams.id()) {
+            self.planned = Some(base.upstreams.id());
             changed = true;
+            run.rewired = true;
             let mut old = std::mem::take(&mut self.upstreams).into_iter().peekable();
-            for plan in &base.upstreams {
-                while old.next_if(|state| state.plan().id < plan.id).is_some() {}
-                let state = match old.next_if(|state| state.plan().id == plan.id) {
-                    Some(mut state) => {
-                        state.set_plan(plan.clone());
-                        state
-                    }
-                    None => UpstreamState::new(plan.clone()),
-                };
+            self.upstreams.reserve_exact(base.upstreams.len());
+            for plan in base.upstreams.iter() {
+                while old
+                    .next_if(|state| state.plan().upstream_id() < plan.upstream_id())
+                    .is_some()
+                {}
+                let state =
+                    match old.next_if(|state| state.plan().upstream_id() == plan.upstream_id()) {
+                        Some(mut state) => {
+                            state.set_plan(plan.clone());
+                            state
+                        }
+                        None => UpstreamState::new(plan.clone()),
+                    };
                 self.upstreams.push(state);
             }
         }

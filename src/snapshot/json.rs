@@ -81,14 +81,14 @@ struct Upstreams<'a>(&'a [UpstreamEntry]);
 
 impl Serialize for Upstreams<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|entry| (&entry.id, entry)))
+        serializer.collect_map(self.0.iter().map(|entry| (entry.id(), entry)))
     }
 }
 
 impl Serialize for UpstreamEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("Definition", &Inner(&self.definition))?;
+        map.serialize_entry("Definition", &self.definition.upstream)?;
         if let Some(target) = &self.target {
             map.serialize_entry("DiscoveryChain", &Inner(&target.chain))?;
             map.serialize_entry("Endpoints", &Targets(&target.endpoints))?;

@@ -116,11 +116,10 @@ impl Fixture {
             endpoints,
         });
         self.upstreams.push(UpstreamEntry {
-            id: UpstreamId::of(&definition),
-            definition: Part::new(definition),
+            definition: Part::new(definition.into()),
             target: Some(target),
         });
-        self.upstreams.sort_by(|a, b| a.id.cmp(&b.id));
+        self.upstreams.sort_by(|a, b| a.id().cmp(b.id()));
         self
     }
 
@@ -133,7 +132,7 @@ impl Fixture {
         let entry = self
             .upstreams
             .iter_mut()
-            .find(|entry| entry.id.name == upstream)
+            .find(|entry| entry.id().name == upstream)
             .unwrap();
         let old = entry.target.as_ref().unwrap();
         let mut new = UpstreamTarget {
