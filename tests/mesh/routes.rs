@@ -1,6 +1,7 @@
 //! Routers: which request lands where, and what happens to it on the way.
 
-use std::io;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
@@ -303,6 +304,7 @@ fn a_route_changes_headers_waits_only_so_long_and_tries_again() {
     headers(&world);
     timeouts(&world);
     retries(&world);
+    upgrades(&world);
     retries_of_connections(&mut world);
     world.assert_calm();
 }
@@ -435,6 +437,32 @@ fn retries(world: &World) {
         assert_eq!(response.status, status, "{path} {failures}");
         assert_eq!(world.api.app.served() - before, tries, "{path} {failures}");
     }
+}
+
+/// A websocket passes both proxies.
+fn upgrades(world: &World) {
+    let mut stream = TcpStream::connect(world.address()).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let lines = [
+        "GET /chat HTTP/1.1",
+        "Host: api",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+    ];
+    let head = format!("{}\r\n\r\n", lines.join("\r\n"));
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert!(line.starts_with("HTTP/1.1 101 "), "{line}");
+    while line != "\r\n" {
+        line.clear();
+        reader.read_line(&mut line).unwrap();
+    }
+    stream.write_all(b"ping\n").unwrap();
+    line.clear();
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(line, "ping\n");
 }
 
 /// An instance that nobody listens for is passed over.

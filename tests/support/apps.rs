@@ -61,6 +61,7 @@ impl App {
     /// * `x-fail-first: KEY=N`: 503 for the first N requests with this key.
     /// * `x-answer: NAME=VALUE`: one more header.
     /// * `x-hold`: not before [`App::release`].
+    /// * `upgrade: websocket`: 101, and then back whatever comes.
     pub fn http(name: &str) -> Self {
         Self::http_on(name, &free_address())
     }
@@ -224,6 +225,14 @@ fn answer(
         .and_then(|length| length.parse().ok())
     {
         read_exactly(reader, length, &mut body)?;
+    }
+    if headers.get("upgrade").map(String::as_str) == Some("websocket") {
+        state.served.fetch_add(1, Ordering::SeqCst);
+        stream.write_all(
+            b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        )?;
+        io::copy(reader, &mut stream)?;
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let reply = respond(
         name,
