@@ -4,7 +4,6 @@
 //! still has its one, empty group: Envoy waits for the assignment of each cluster, and must not wait for ever
 //! (decision X4).
 
-use super::names::LOCAL_APP;
 use super::proto::{core, endpoint, pipe, socket_address, uint32};
 use super::{BuildError, Problem};
 use crate::model::{Endpoint, EndpointHealth};
@@ -86,12 +85,11 @@ pub(super) fn local(address: core::Address) -> endpoint::LbEndpoint {
     }
 }
 
-/// The assignment of a cluster of the application; its name is the cluster's.
-pub(super) fn local_assignment(
+/// The assignment of a cluster with one address that stands in the cluster itself.
+pub(super) fn single_assignment(
     cluster: &str,
     address: core::Address,
 ) -> endpoint::ClusterLoadAssignment {
-    debug_assert!(cluster == LOCAL_APP || cluster.starts_with("exposed_cluster_"));
     group(cluster, vec![local(address)])
 }
 
