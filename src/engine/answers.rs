@@ -20,7 +20,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::proxy::Input;
-use crate::source::{Answer, QueryError, QueryId, Sources};
+use crate::source::{Answer, Query, QueryError, QueryId, Sources};
 use crate::store::{Reads, StoreSnapshot};
 
 use super::queries::QuerySlot;
@@ -119,6 +119,8 @@ pub(super) struct Evaluator {
     readers: Mutex<ReadersState>,
     /// Answers computed, over the engine's life.
     pub computed: AtomicU64,
+    /// How many of them were discovery chains.
+    pub chains: AtomicU64,
 }
 
 struct ReadersState {
@@ -140,6 +142,7 @@ impl Evaluator {
             sources,
             readers,
             computed: AtomicU64::new(0),
+            chains: AtomicU64::new(0),
         }
     }
 
@@ -226,6 +229,9 @@ impl Evaluator {
 
     fn eval(&self, slot: &QuerySlot, store: &StoreSnapshot) -> (Result<Answer, QueryError>, Reads) {
         self.computed.fetch_add(1, Ordering::Relaxed);
+        if matches!(slot.key.query, Query::Chain(_)) {
+            self.chains.fetch_add(1, Ordering::Relaxed);
+        }
         let reader = store.reader();
         let result = catch_unwind(AssertUnwindSafe(|| {
             self.sources.eval(&slot.key.query, &reader)

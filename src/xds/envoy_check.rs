@@ -5,7 +5,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::fixtures::{
-    Fixture, assert_consistent, default_chain, definition, everything, json_of, names,
+    Fixture, assert_consistent, default_chain, definition, everything, json_of, local_provider,
+    names,
 };
 use super::{Generated, ResourceType};
 
@@ -78,8 +79,28 @@ fn xds_61_envoy_takes_the_resources() {
         default_chain("db", "http2"),
         &[],
     );
+    let mut remote = local_provider("remote");
+    remote["JSONWebKeySet"] = json!({"Remote": {
+        "URI": "https://localhost:1/jwks", "CacheDuration": "5m", "FetchAsynchronously": true,
+        "RetryPolicy": {"NumRetries": 2, "RetryPolicyBackOff": {"BaseInterval": "1s", "MaxInterval": "5s"}},
+        "JWKSCluster": {"TLSCertificates": {"TrustedCA": {"Filename": "/etc/ssl/certs/ca-certificates.crt"}}},
+    }});
+    let token = json!({"Providers": [
+        {"Name": "local", "VerifyClaims": [{"Path": ["a", "b"], "Value": "c"}]}, {"Name": "remote"},
+    ]});
+    let tokens = Fixture::web()
+        .config(json!({"protocol": "http"}))
+        .intentions(&[
+            ("api", json!("allow")),
+            (
+                "web",
+                json!([{"Action": "allow", "HTTP": {"PathPrefix": "/a"}, "JWT": token}]),
+            ),
+        ])
+        .jwt_providers(&[local_provider("local"), remote])
+        .jwt(&token);
     let tcp = super::fixtures::example().config(json!({"max_inbound_connections": 3}));
-    for (number, fixture) in [everything(), grpc, tcp].iter().enumerate() {
+    for (number, fixture) in [everything(), grpc, tcp, tokens].iter().enumerate() {
         let generated = fixture.generate();
         assert_consistent(&generated);
         assert!(!names(&generated.set, ResourceType::Listener).is_empty());

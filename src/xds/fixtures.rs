@@ -91,6 +91,22 @@ impl Fixture {
         self
     }
 
+    /// With issuers of tokens.
+    pub(super) fn jwt_providers(mut self, providers: &[Value]) -> Self {
+        self.jwt_providers = Part::new(providers.iter().map(jwt_provider).collect());
+        self
+    }
+
+    /// With a token that all callers need.
+    pub(super) fn jwt(mut self, jwt: &Value) -> Self {
+        let mut intentions = (**self.intentions).clone();
+        for intention in &mut intentions {
+            intention.jwt = Some(read(jwt));
+        }
+        self.intentions = Part::new(intentions);
+        self
+    }
+
     /// With one more upstream; `instances` by target id, in the chain's order if there is one target.
     pub(super) fn upstream(
         mut self,
@@ -228,6 +244,33 @@ pub(super) fn intention(source: &str, what: &Value) -> Intention {
         permissions => json["Permissions"] = permissions.clone(),
     }
     read(&json)
+}
+
+/// A token provider; the clock skew is the default of its normal form.
+pub(super) fn jwt_provider(json: &Value) -> Arc<JwtProvider> {
+    let mut json = json.clone();
+    json["Kind"] = "jwt-provider".into();
+    let mut provider: JwtProvider = read(&json);
+    crate::model::Validate::normalize(&mut provider);
+    Arc::new(provider)
+}
+
+/// Base64 of a key set.
+pub(super) fn key_set() -> String {
+    use base64::Engine as _;
+    let keys = json!({"keys": [{
+        "kty": "EC", "crv": "P-256", "kid": "1", "alg": "ES256",
+        "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+        "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM",
+    }]});
+    base64::engine::general_purpose::STANDARD.encode(keys.to_string())
+}
+
+/// A provider with keys of its own.
+pub(super) fn local_provider(name: &str) -> Value {
+    json!({
+        "Name": name, "Issuer": format!("{name}-issuer"), "JSONWebKeySet": {"Local": {"JWKS": key_set()}},
+    })
 }
 
 fn precedence(source: &str, destination: &str) -> u32 {

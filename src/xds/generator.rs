@@ -21,6 +21,7 @@ use prost::Message;
 use smol_str::SmolStr;
 use triomphe::Arc;
 
+use super::proto::cluster;
 use super::sidecar::{self, BuiltListener, Inbound, Proxy};
 use super::{
     BuildError, Problem, Resource, ResourceSet, ResourceSetBuilder, ResourceType, names, secrets,
@@ -82,6 +83,7 @@ struct PublicListener {
     inputs: (Vec<PartId>, SmolStr),
     good: Option<(PartRef<Header>, PartRef<Option<MeshConfig>>)>,
     listening: Option<Listening>,
+    clusters: Vec<Arc<Resource>>,
     problems: Vec<Problem>,
 }
 
@@ -264,6 +266,7 @@ impl Run<'_> {
             _ => Arc::new(self.build_public_listener(proxy, sidecar, inputs, old.as_deref())),
         };
         self.problems.extend(built.problems.iter().cloned());
+        self.add(built.clusters.iter().cloned());
         if let Some(listening) = &built.listening {
             self.listen(listening, None);
         }
@@ -284,6 +287,7 @@ impl Run<'_> {
                 intentions: &sidecar.intentions,
                 mesh: (***mesh).as_ref(),
                 trust_domain: &self.snapshot.roots.trust_domain,
+                jwt_providers: &sidecar.jwt_providers,
             };
             sidecar::public_listener(proxy, inbound)
         };
@@ -303,17 +307,21 @@ impl Run<'_> {
                 built = build(&proxy, mesh);
             }
         }
-        let listening = match built {
-            Ok((listener, complaints)) => {
-                problems.extend(complaints.into_iter().map(problem));
-                Some(self.shared.listening(&listener))
-            }
-            Err(_) => None,
-        };
+        let (mut listening, mut clusters) = (None, Vec::new());
+        if let Ok(built) = built {
+            problems.extend(built.problems.into_iter().map(problem));
+            listening = Some(self.shared.listening(&built.listener));
+            let encode = |cluster: &cluster::Cluster| {
+                self.shared
+                    .encode(ResourceType::Cluster, &cluster.name, cluster)
+            };
+            clusters = built.clusters.iter().map(encode).collect();
+        }
         PublicListener {
             inputs,
             good,
             listening,
+            clusters,
             problems,
         }
     }

@@ -31,6 +31,8 @@ pub(super) struct ConnectionManager<'a> {
     pub stat_prefix: String,
     /// Its routes.
     pub routes: Routes,
+    /// Finds the tokens that access rules ask for, if they do.
+    pub tokens: Option<hcm::HttpFilter>,
     /// The rules of who may ask for what, if any.
     pub access_rules: Option<hcm::HttpFilter>,
     /// Tell the application who calls, in the header `x-forwarded-client-cert`.
@@ -53,6 +55,7 @@ impl<'a> ConnectionManager<'a> {
             protocol,
             stat_prefix: stat_prefix.into(),
             routes,
+            tokens: None,
             access_rules: None,
             forward_client_cert: false,
             normalization: None,
@@ -128,6 +131,7 @@ impl<'a> ConnectionManager<'a> {
                 &grpc_http1_bridge::Config::default(),
             ));
         }
+        filters.extend(self.tokens.clone());
         filters.extend(self.access_rules.clone());
         if self.forward_client_cert {
             filters.push(http_filter(

@@ -16,6 +16,7 @@ mod fixtures;
 mod generator;
 mod http;
 mod json;
+mod jwt;
 mod matchers;
 mod names;
 mod problem;

@@ -66,6 +66,11 @@ pub(super) fn stripped_path(path: &str) -> String {
     path.chars().filter(char::is_ascii_alphanumeric).collect()
 }
 
+/// The cluster that the keys of a token provider are fetched from.
+pub(super) fn jwks_cluster(provider: &str) -> SmolStr {
+    format_smolstr!("jwks_cluster_{provider}")
+}
+
 /// The cluster of an exposed path on a port of its own.
 pub(super) fn exposed_cluster(port: u16) -> SmolStr {
     format_smolstr!("exposed_cluster_{port}")

@@ -12,14 +12,18 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod balancing;
 mod catalog;
 mod chains;
 mod endpoints;
 mod identity;
+mod inbound;
 mod intentions;
 mod member;
 mod protocols;
 mod renewal;
+mod routes;
+mod splits;
 mod tls;
 mod traffic;
 mod upstreams;

@@ -45,7 +45,7 @@ pub(super) fn identities(
     let mut any = None;
     let mut named = BTreeMap::new();
     for rule in rules {
-        let allow = matches!(rule.decision, Decision::Allow);
+        let allow = matches!(rule.decision, Decision::Allow(_));
         if !rule.source.is_local() {
             return Err("an intention is about another partition or namespace".to_owned());
         }

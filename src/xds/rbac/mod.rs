@@ -12,19 +12,28 @@
 //! On TCP connections the filter decides only when a caller says something, so the TLS handshake has its own copy of the
 //! rules (the module `callers`).
 //!
-//! The same happens among the permissions of an intention about requests. In doubt the answer is no: an intention that
-//! can't be expressed denies its source, and that is told.
+//! The same happens among the permissions of an intention about requests. Tokens are one more condition of what is
+//! allowed, never of what is denied: who comes without a token that a rule asks for is denied by that rule, and no other
+//! rule gets to see him. In doubt the answer is no: an intention that can't be expressed denies its source, and that is
+//! told.
 
 mod callers;
 mod permission;
 mod source;
+mod token;
+
+use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
+use triomphe::Arc;
 
 use super::encode::Fields;
+use super::jwt::TokenProvider;
 use super::proto::{filter_of, hcm, http_filter_of, listener, matcher, rbac};
-use crate::model::{Intention, IntentionAction, IntentionPermission};
+use crate::model::{Intention, IntentionAction, JwtProvider};
+use permission::RequestRule;
 use source::Source;
+use token::{Demand, Providers};
 
 use envoy_types::pb::envoy::extensions::filters::{
     http::rbac::v3 as http, network::rbac::v3 as network,
@@ -47,21 +56,37 @@ pub(super) struct AccessRules {
     policies: Vec<(SmolStr, rbac::Policy)>,
     /// Whom the TLS handshake lets in; empty if it is everybody with a certificate.
     callers: Vec<matcher::StringMatcher>,
+    /// Whose tokens the rules ask for.
+    providers: BTreeMap<SmolStr, TokenProvider>,
+}
+
+/// What the rules of a listener are made from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RuleSource<'a> {
+    /// Who may call.
+    pub intentions: &'a [Intention],
+    /// What holds for callers that no intention speaks of.
+    pub default_allow: bool,
+    /// The mesh's trust domain.
+    pub trust_domain: &'a str,
+    /// Issuers of tokens.
+    pub jwt_providers: &'a [Arc<JwtProvider>],
 }
 
 /// What an intention decides.
-#[derive(Debug, Clone, Copy)]
-enum Decision<'a> {
-    Allow,
+#[derive(Debug, Clone)]
+enum Decision {
+    /// May call, with a token if one is asked for.
+    Allow(Option<Demand>),
     Deny,
-    /// Depends on the request.
-    Permissions(&'a [IntentionPermission]),
+    /// Depends on the request, which needs a token first if one is asked for.
+    Permissions(Vec<RequestRule>, Option<Demand>),
 }
 
 /// An intention without its order.
 struct Rule<'a> {
     source: Source<'a>,
-    decision: Decision<'a>,
+    decision: Decision,
     /// Sources that a higher intention decides about, the nearest one first.
     except: Vec<Source<'a>>,
 }
@@ -73,22 +98,24 @@ impl AccessRules {
             action: rbac::rbac::Action::Allow,
             policies: Vec::new(),
             callers: vec![callers::nobody()],
+            providers: BTreeMap::new(),
         }
     }
 
     /// The rules that intentions make, and what is wrong with some of them.
-    pub(super) fn new(
-        intentions: &[Intention],
-        default_allow: bool,
-        trust_domain: &str,
-        layer: Layer,
-    ) -> (Self, Vec<String>) {
+    pub(super) fn new(from: RuleSource<'_>, layer: Layer) -> (Self, Vec<String>) {
+        let RuleSource {
+            default_allow,
+            trust_domain,
+            ..
+        } = from;
         let mut problems = Vec::new();
         if trust_domain.is_empty() {
             problems.push("nobody may call: the trust domain isn't known".to_owned());
             return (Self::deny_all(), problems);
         }
-        let mut rules = without_order(intentions, default_allow, layer, &mut problems);
+        let mut providers = Providers::new(from.jwt_providers);
+        let mut rules = without_order(from.intentions, layer, &mut providers, &mut problems);
         let callers = match layer {
             Layer::Request => Vec::new(),
             Layer::Connection => callers::identities(&rules, default_allow, trust_domain)
@@ -105,17 +132,27 @@ impl AccessRules {
         // Numbers of policies count all that is left, rules about connections too.
         for (number, rule) in rules.iter().enumerate() {
             let principal = source::principal(&rule.source, &rule.except, trust_domain);
-            match rule.decision {
-                Decision::Allow | Decision::Deny => principals.push(principal),
-                Decision::Permissions(permissions) => {
-                    match permission::without_order(permissions, default_allow) {
-                        Ok(permissions) if permissions.is_empty() => {}
-                        Ok(permissions) => policies.push((
+            match &rule.decision {
+                Decision::Allow(None) | Decision::Deny => principals.push(principal),
+                Decision::Allow(Some(demand)) => {
+                    principals.push(principal_with(principal, demand, !default_allow));
+                }
+                Decision::Permissions(permissions, demand) => {
+                    let mut callers = principal.clone();
+                    match demand {
+                        // Who has no token is denied, whatever the request is.
+                        Some(demand) if default_allow => {
+                            principals.push(principal_with(principal, demand, false));
+                        }
+                        Some(demand) => callers = principal_with(principal, demand, true),
+                        None => {}
+                    }
+                    let permissions = permission::without_order(permissions, default_allow);
+                    if !permissions.is_empty() {
+                        policies.push((
                             smol_str::format_smolstr!("consul-intentions-layer7-{number}"),
-                            policy(permissions, vec![principal]),
-                        )),
-                        // Ruled out before: such a rule is a denial.
-                        Err(error) => problems.push(error.to_string()),
+                            policy(permissions, vec![callers]),
+                        ));
                     }
                 }
             }
@@ -134,6 +171,7 @@ impl AccessRules {
             action,
             policies,
             callers,
+            providers: providers.usable(),
         };
         (rules, problems)
     }
@@ -141,6 +179,11 @@ impl AccessRules {
     /// The identities of whom the TLS handshake is to let in, for TCP; empty if that is everybody with a certificate.
     pub(super) fn callers(&self) -> &[matcher::StringMatcher] {
         &self.callers
+    }
+
+    /// Whose tokens the rules ask for: requests are to be searched for them before the rules are looked at.
+    pub(super) fn token_providers(&self) -> &BTreeMap<SmolStr, TokenProvider> {
+        &self.providers
     }
 
     /// The filter in front of TCP connections.
@@ -178,11 +221,30 @@ fn policy(permissions: Vec<rbac::Permission>, principals: Vec<rbac::Principal>) 
     }
 }
 
+/// Those of `callers` whose requests carry the token, or don't.
+fn principal_with(callers: rbac::Principal, token: &Demand, carried: bool) -> rbac::Principal {
+    use rbac::principal::{Identifier, Set};
+    let of = |identifier| rbac::Principal {
+        identifier: Some(identifier),
+    };
+    let mut ids = match callers.identifier {
+        Some(Identifier::AndIds(set)) => set.ids,
+        identifier => vec![rbac::Principal { identifier }],
+    };
+    let token = token.principal();
+    ids.push(if carried {
+        token
+    } else {
+        of(Identifier::NotId(Box::new(token)))
+    });
+    of(Identifier::AndIds(Set { ids }))
+}
+
 /// Steps 1 and 2 of the module's algorithm.
 fn without_order<'a>(
     intentions: &'a [Intention],
-    default_allow: bool,
     layer: Layer,
+    providers: &mut Providers<'_>,
     problems: &mut Vec<String>,
 ) -> Vec<Rule<'a>> {
     let mut sorted: Vec<&Intention> = intentions
@@ -212,7 +274,7 @@ fn without_order<'a>(
         rules.push(Rule {
             source,
             except: source::without_covered(except.collect()),
-            decision: decide(intention, default_allow, layer, problems),
+            decision: decide(intention, layer, providers, problems),
         });
     }
     rules
@@ -221,53 +283,72 @@ fn without_order<'a>(
 impl Rule<'_> {
     /// Whether it says something else than what holds anyway.
     fn is_exception(&self, default_allow: bool) -> bool {
-        match self.decision {
-            Decision::Allow => !default_allow,
+        match &self.decision {
+            Decision::Allow(token) => !default_allow || token.is_some(),
             Decision::Deny => default_allow,
-            Decision::Permissions(permissions) => permissions
-                .iter()
-                .any(|p| permission::allows(p) != default_allow),
+            Decision::Permissions(permissions, token) => {
+                (default_allow && token.is_some())
+                    || permissions
+                        .iter()
+                        .any(|rule| rule.is_exception(default_allow))
+            }
         }
     }
 }
 
-fn decide<'a>(
-    intention: &'a Intention,
-    default_allow: bool,
+fn decide(
+    intention: &Intention,
     layer: Layer,
+    providers: &mut Providers<'_>,
     problems: &mut Vec<String>,
-) -> Decision<'a> {
-    let mut deny = |why: String| {
-        problems.push(format!(
-            "intention {} -> {} denies everything: {why}",
-            intention.source_name, intention.destination_name
+) -> Decision {
+    let about = format!(
+        "intention {} -> {}",
+        intention.source_name, intention.destination_name
+    );
+    let denies = |why: String| format!("{about} denies everything: {why}");
+    if !intention.permissions.is_empty() && layer == Layer::Connection {
+        problems.push(denies(
+            "its Permissions are about HTTP requests, and the protocol of the service is not http, http2 or grpc"
+                .to_owned(),
         ));
-        Decision::Deny
-    };
-    if !intention.permissions.is_empty() {
-        if layer == Layer::Connection {
-            return deny(
-                "its Permissions are about HTTP requests, and the protocol of the service is not http, http2 or grpc"
-                    .to_owned(),
-            );
-        }
-        let tokens =
-            intention.jwt.is_some() || intention.permissions.iter().any(|p| p.jwt.is_some());
-        if tokens {
-            return deny("JWT is not supported yet".to_owned());
-        }
-        return match permission::without_order(&intention.permissions, default_allow) {
-            Ok(_) => Decision::Permissions(&intention.permissions),
-            Err(error) => deny(error.to_string()),
-        };
+        return Decision::Deny;
     }
-    match intention.action {
-        IntentionAction::Allow if layer == Layer::Request && intention.jwt.is_some() => {
-            deny("JWT is not supported yet".to_owned())
+    if intention.permissions.is_empty() {
+        match intention.action {
+            IntentionAction::Allow => {}
+            IntentionAction::Deny => return Decision::Deny,
+            IntentionAction::Unset => {
+                problems.push(denies("it has neither Action nor Permissions".to_owned()));
+                return Decision::Deny;
+            }
         }
-        IntentionAction::Allow => Decision::Allow,
-        IntentionAction::Deny => Decision::Deny,
-        IntentionAction::Unset => deny("it has neither Action nor Permissions".to_owned()),
+    }
+    let token = match &intention.jwt {
+        None => None,
+        Some(_) if layer == Layer::Connection => {
+            problems.push(format!(
+                "{about} asks for no token: connections carry none, only requests of the protocols http, http2 and grpc do"
+            ));
+            None
+        }
+        Some(jwt) => match providers.demand(jwt, problems) {
+            Ok(demand) => Some(demand),
+            Err(why) => {
+                problems.push(denies(why));
+                return Decision::Deny;
+            }
+        },
+    };
+    if intention.permissions.is_empty() {
+        return Decision::Allow(token);
+    }
+    match permission::read(&intention.permissions, &about, providers, problems) {
+        Ok(rules) => Decision::Permissions(rules, token),
+        Err(error) => {
+            problems.push(denies(error.to_string()));
+            Decision::Deny
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rules about HTTP requests (xds.md 4.4, steps 5 and 7).
 
+use super::token::{Demand, Providers};
 use crate::model::{
     IntentionAction, IntentionHttpHeader, IntentionHttpPermission, IntentionPermission,
 };
@@ -8,44 +9,94 @@ use crate::xds::matchers;
 use crate::xds::proto::{matcher, rbac, route, string_match};
 use matcher::string_matcher::MatchPattern;
 
+/// A permission without its order.
+#[derive(Debug, Clone)]
+pub(super) struct RequestRule {
+    /// The requests that it is about.
+    about: rbac::Permission,
+    verdict: Verdict,
+}
+
+#[derive(Debug, Clone)]
+enum Verdict {
+    Allow,
+    /// Allowed with a token, denied without.
+    AllowWith(Demand),
+    Deny,
+}
+
+impl RequestRule {
+    /// Whether it says something else than what holds anyway.
+    pub(super) fn is_exception(&self, default_allow: bool) -> bool {
+        match self.verdict {
+            Verdict::Allow => !default_allow,
+            Verdict::AllowWith(_) => true,
+            Verdict::Deny => default_allow,
+        }
+    }
+}
+
 /// Fits every request.
 pub(super) fn any() -> rbac::Permission {
     of(rbac::permission::Rule::Any(true))
 }
 
-/// Whether a permission lets requests through; without an action it doesn't.
-pub(super) fn allows(permission: &IntentionPermission) -> bool {
-    permission.action == IntentionAction::Allow
-}
-
-/// The first permission that fits decides; the result doesn't depend on order: each permission that says something else
-/// than what holds anyway excludes all earlier ones.
+/// Reads permissions. One without an action denies, and so does one that asks for a token that can't be had.
 ///
 /// # Errors
 /// A condition that can't be expressed.
-pub(super) fn without_order(
+pub(super) fn read(
     permissions: &[IntentionPermission],
-    default_allow: bool,
-) -> Result<Vec<rbac::Permission>, BuildError> {
-    let mut earlier: Vec<rbac::Permission> = Vec::new();
-    let mut rules = Vec::new();
+    intention: &str,
+    providers: &mut Providers<'_>,
+    problems: &mut Vec<String>,
+) -> Result<Vec<RequestRule>, BuildError> {
+    let mut rules = Vec::with_capacity(permissions.len());
     for (number, permission) in permissions.iter().enumerate() {
-        let own = match &permission.http {
+        let about = match &permission.http {
             Some(http) => {
                 conditions(http).map_err(|e| e.at(&format!("Permissions[{number}].HTTP")))?
             }
             None => any(),
         };
-        if allows(permission) != default_allow {
-            let not = earlier
-                .iter()
-                .rev()
-                .map(|rule| of(rbac::permission::Rule::NotRule(Box::new(rule.clone()))));
-            rules.push(all_of(std::iter::once(own.clone()).chain(not).collect()));
-        }
-        earlier.push(own);
+        let verdict = match (&permission.jwt, permission.action) {
+            (None, IntentionAction::Allow) => Verdict::Allow,
+            (Some(jwt), IntentionAction::Allow) => match providers.demand(jwt, problems) {
+                Ok(demand) => Verdict::AllowWith(demand),
+                Err(why) => {
+                    problems.push(format!("{intention}: Permissions[{number}] denies: {why}"));
+                    Verdict::Deny
+                }
+            },
+            (_, IntentionAction::Deny | IntentionAction::Unset) => Verdict::Deny,
+        };
+        rules.push(RequestRule { about, verdict });
     }
     Ok(rules)
+}
+
+/// The first permission that fits decides; the result doesn't depend on order: each permission that says something else
+/// than what holds anyway excludes all earlier ones.
+pub(super) fn without_order(rules: &[RequestRule], default_allow: bool) -> Vec<rbac::Permission> {
+    let mut earlier: Vec<&rbac::Permission> = Vec::new();
+    let mut exceptions = Vec::new();
+    for rule in rules {
+        if rule.is_exception(default_allow) {
+            let mut all = vec![rule.about.clone()];
+            all.extend(earlier.iter().rev().map(|about| not((*about).clone())));
+            if let Verdict::AllowWith(token) = &rule.verdict {
+                let token = token.permission();
+                all.push(if default_allow { not(token) } else { token });
+            }
+            exceptions.push(all_of(all));
+        }
+        earlier.push(&rule.about);
+    }
+    exceptions
+}
+
+fn not(rule: rbac::Permission) -> rbac::Permission {
+    of(rbac::permission::Rule::NotRule(Box::new(rule)))
 }
 
 fn conditions(http: &IntentionHttpPermission) -> Result<rbac::Permission, BuildError> {

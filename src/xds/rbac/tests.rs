@@ -3,6 +3,7 @@ use prost::Message as _;
 use serde_json::json;
 
 use super::*;
+use crate::model::IntentionPermission;
 use crate::xds::fixtures::{TD, TD_PATTERN, intention};
 use crate::xds::proto::matcher;
 use matcher::string_matcher::MatchPattern;
@@ -18,7 +19,17 @@ fn rules(
         .iter()
         .map(|(source, what)| intention(source, what))
         .collect();
-    AccessRules::new(&intentions, default_allow, TD, layer)
+    new(&intentions, default_allow, layer)
+}
+
+fn new(intentions: &[Intention], default_allow: bool, layer: Layer) -> (AccessRules, Vec<String>) {
+    let source = RuleSource {
+        intentions,
+        default_allow,
+        trust_domain: TD,
+        jwt_providers: &[],
+    };
+    AccessRules::new(source, layer)
 }
 
 /// A short form of a principal: patterns of names, `!` for exclusions.
@@ -162,7 +173,7 @@ fn xds_34_fc_069_earlier_permissions_are_excluded_from_later_ones() {
     let mut swapped = permissions.as_array().unwrap().clone();
     swapped.swap(0, 1);
     let swapped = intention("curl", &swapped.into());
-    let (rules, _) = AccessRules::new(&[swapped], false, TD, Layer::Request);
+    let (rules, _) = new(&[swapped], false, Layer::Request);
     assert!(allows(&rules, "/health"));
 }
 
@@ -170,7 +181,7 @@ fn xds_34_fc_069_earlier_permissions_are_excluded_from_later_ones() {
 fn xds_35_peered_sources_contribute_nothing() {
     let mut peered = intention("web", &json!("allow"));
     peered.source_peer = "east".into();
-    let (rules, problems) = AccessRules::new(&[peered], false, TD, Layer::Connection);
+    let (rules, problems) = new(&[peered], false, Layer::Connection);
     assert_eq!((rules, problems), (AccessRules::deny_all(), vec![]));
 }
 
@@ -181,7 +192,7 @@ fn fc_068_no_policy_without_principals_or_permissions() {
     assert!(nothing.permissions.is_empty());
     for layer in [Layer::Connection, Layer::Request] {
         let all = [nothing.clone(), intention("api", &denies)];
-        let (rules, problems) = AccessRules::new(&all, false, TD, layer);
+        let (rules, problems) = new(&all, false, layer);
         assert_eq!(policies(&rules), []);
         assert!(
             problems.iter().any(|p| p.contains("web -> web")),
@@ -196,8 +207,7 @@ fn x3_what_cannot_be_expressed_denies_its_source() {
     let nameless =
         json!([{"Action": "allow", "HTTP": {"Header": [{"Name": "x y", "Present": true}]}}]);
     let unmatched = json!([{"Action": "allow", "HTTP": {"Header": [{"Name": "x"}]}}]);
-    let token = json!([{"Action": "allow", "JWT": {"Providers": [{"Name": "okta"}]}}]);
-    for what in [bad, nameless, unmatched, token] {
+    for what in [bad, nameless, unmatched] {
         let (denied, problems) = rules(
             &[("web", what.clone()), ("*", json!("allow"))],
             false,
@@ -208,12 +218,13 @@ fn x3_what_cannot_be_expressed_denies_its_source() {
         let (denied, _) = rules(&[("web", what)], true, Layer::Request);
         assert_eq!(policies(&denied), l4(&["web"]));
     }
-    let (rules, problems) = AccessRules::new(
-        &[intention("web", &json!("allow"))],
-        true,
-        "",
-        Layer::Request,
-    );
+    let source = RuleSource {
+        intentions: &[intention("web", &json!("allow"))],
+        default_allow: true,
+        trust_domain: "",
+        jwt_providers: &[],
+    };
+    let (rules, problems) = AccessRules::new(source, Layer::Request);
     assert_eq!((rules, problems.len()), (AccessRules::deny_all(), 1));
 }
 
@@ -383,7 +394,7 @@ fn too_many_denied_names_are_left_to_the_filter() {
     let intentions: Vec<_> = (0..700)
         .map(|n| intention(&format!("service-name-{n:06}"), &json!("deny")))
         .collect();
-    let (rules, problems) = AccessRules::new(&intentions, true, TD, Layer::Connection);
+    let (rules, problems) = new(&intentions, true, Layer::Connection);
     assert!(rules.callers().is_empty());
     assert_eq!((rules.policies.len(), problems.len()), (1, 1));
 }
@@ -452,11 +463,11 @@ proptest! {
                 unique.push(one);
             }
         }
-        let (connections, _) = AccessRules::new(&unique, default_allow, TD, Layer::Connection);
+        let (connections, _) = new(&unique, default_allow, Layer::Connection);
         for caller in ["web", "api", "web2", "other", "w"] {
             prop_assert_eq!(let_in(&connections, &uri(caller)), allowed(&connections, &uri(caller), ""));
         }
-        let (rules, problems) = AccessRules::new(&unique, default_allow, TD, Layer::Request);
+        let (rules, problems) = new(&unique, default_allow, Layer::Request);
         prop_assert_eq!(problems, Vec::<String>::new());
         for caller in ["web", "api", "web2", "other"] {
             for path in ["/", "/a", "/a/b", "/c"] {
@@ -473,6 +484,6 @@ proptest! {
         // The order of arrival doesn't matter.
         let mut reversed = unique.clone();
         reversed.reverse();
-        prop_assert_eq!(AccessRules::new(&reversed, default_allow, TD, Layer::Request).0, rules);
+        prop_assert_eq!(new(&reversed, default_allow, Layer::Request).0, rules);
     }
 }

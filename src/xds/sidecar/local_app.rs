@@ -56,7 +56,7 @@ pub(super) fn application_cluster(
         cluster_discovery_type: Some(cluster::cluster::ClusterDiscoveryType::Type(
             cluster::cluster::DiscoveryType::Static as i32,
         )),
-        load_assignment: Some(endpoints::local_assignment(name, address)),
+        load_assignment: Some(endpoints::single_assignment(name, address)),
         ..Default::default()
     }
 }

@@ -5,13 +5,15 @@ use envoy_types::pb::envoy::extensions::filters::network::{
     connection_limit::v3::ConnectionLimit, tcp_proxy::v3 as tcp_proxy,
 };
 
-use crate::model::{Intention, MeshConfig, RequestNormalization, is_http_like};
-use crate::xds::BuildError;
+use crate::model::{Intention, JwtProvider, MeshConfig, RequestNormalization, is_http_like};
 use crate::xds::http::{self, ConnectionManager, Routes};
 use crate::xds::names::{LOCAL_APP, PUBLIC_LISTENER};
-use crate::xds::proto::{core, filter, listener, millis, uint32, uint64};
-use crate::xds::rbac::{AccessRules, Layer};
+use crate::xds::proto::{cluster, core, filter, listener, millis, uint32, uint64};
+use crate::xds::rbac::{AccessRules, Layer, RuleSource};
 use crate::xds::tls_context;
+use crate::xds::{BuildError, jwt};
+
+use triomphe::Arc;
 
 use super::{BuiltListener, Proxy, at_port, exact_balance};
 
@@ -26,16 +28,29 @@ pub(in crate::xds) struct Inbound<'a> {
     pub mesh: Option<&'a MeshConfig>,
     /// The mesh's trust domain.
     pub trust_domain: &'a str,
+    /// Issuers of tokens.
+    pub jwt_providers: &'a [Arc<JwtProvider>],
 }
 
-/// The public listener, and what is wrong with access rules.
+/// The public listener with what belongs to it.
+#[derive(Debug)]
+pub(in crate::xds) struct PublicListener {
+    /// The listener.
+    pub listener: BuiltListener,
+    /// Clusters that its filters need: where the keys of tokens are fetched from.
+    pub clusters: Vec<cluster::Cluster>,
+    /// What is wrong with access rules.
+    pub problems: Vec<String>,
+}
+
+/// The public listener.
 ///
 /// # Errors
 /// A setting that Envoy would refuse. Access rules never make an error: in doubt they deny.
 pub(in crate::xds) fn public_listener(
     proxy: &Proxy<'_>,
     inbound: Inbound<'_>,
-) -> Result<(BuiltListener, Vec<String>), BuildError> {
+) -> Result<PublicListener, BuildError> {
     let port = match proxy.settings.bind_port {
         0 => proxy.header.port,
         port => port,
@@ -52,12 +67,13 @@ pub(in crate::xds) fn public_listener(
     } else {
         Layer::Connection
     };
-    let (rules, problems) = AccessRules::new(
-        inbound.intentions,
-        proxy.header.intention_default_allow,
-        inbound.trust_domain,
-        layer,
-    );
+    let source = RuleSource {
+        intentions: inbound.intentions,
+        default_allow: proxy.header.intention_default_allow,
+        trust_domain: inbound.trust_domain,
+        jwt_providers: inbound.jwt_providers,
+    };
+    let (rules, problems) = AccessRules::new(source, layer);
     let mut filters = Vec::new();
     if layer == Layer::Connection {
         filters.push(rules.network_filter());
@@ -96,7 +112,12 @@ pub(in crate::xds) fn public_listener(
     if proxy.settings.exact_balance {
         built.message.connection_balance_config = Some(exact_balance());
     }
-    Ok((built, problems))
+    let providers = rules.token_providers().values();
+    Ok(PublicListener {
+        listener: built,
+        clusters: providers.filter_map(|p| p.cluster.clone()).collect(),
+        problems,
+    })
 }
 
 /// Hands connections on to a cluster.
@@ -131,6 +152,7 @@ fn http_filter(
     let default = RequestNormalization::default();
     let protocol = proxy.settings.protocol.as_str();
     ConnectionManager {
+        tokens: jwt::filter(rules.token_providers()),
         access_rules: Some(rules.http_filter()),
         forward_client_cert: protocol != "grpc"
             && !mesh_http.is_some_and(|http| http.sanitize_x_forwarded_client_cert),
