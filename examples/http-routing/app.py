@@ -11,6 +11,8 @@ NAME, PORT = sys.argv[1], int(sys.argv[2])
 
 class Answer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Headers and body leave together.
+    wbufsize = -1
     healthy = True
     searches = 0
 

@@ -26,4 +26,4 @@ if sys.argv[1] == "--count":
         print(f"{count} answers by {name}")
     sys.exit(bool(only) and set(counts) != {only})
 status, body, served_by = ask(sys.argv[1], sys.argv[2], sys.argv[3:])
-print(status, body, f"(served by {served_by})" if served_by else "")
+print(f"{status} {body}" + (f" (served by {served_by})" if served_by else ""))

@@ -18,14 +18,10 @@ use smol_str::SmolStr;
 use crate::model::decode::same_key;
 use crate::model::{
     AccessLogs, EnvoyExtension, Expose, MeshGatewayMode, MutualTlsMode, NameKey, Opaque,
-    ProxyConfig, ProxyMode, RateLimits, ResolvedServiceConfig, ResolvedUpstreamConfig,
-    ServiceInstance, Upstream,
+    ProxyConfig, ProxyMode, RATE_LIMIT_EXTENSION, RateLimits, ResolvedServiceConfig,
+    ResolvedUpstreamConfig, ServiceInstance, Upstream,
 };
 use crate::source::{ServiceConfigQuery, find_setting};
-
-/// The name of the extension that carries the rate limits of service-defaults; its arguments are theirs, under the public
-/// JSON names.
-pub const RATE_LIMIT_EXTENSION: &str = "builtin/proxycfg/rate-limits";
 
 /// The question for the central configuration of an instance (store.md 4.18).
 ///

@@ -25,7 +25,8 @@ use crate::source::{QueryError, QueryId};
 use connect_proxy::ConnectProxyState;
 use slot::Run;
 
-pub use merge::{RATE_LIMIT_EXTENSION, central_config_query, merge_central_config};
+pub use crate::model::RATE_LIMIT_EXTENSION;
+pub use merge::{central_config_query, merge_central_config};
 pub use registration::Registration;
 pub use shared::SharedParts;
 pub use slot::{Changed, Input, Inputs, Issue};

@@ -12,13 +12,14 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
 };
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::Any;
+use prost::Message as _;
 use smol_str::SmolStr;
 
-use super::BuildError;
 use super::encode::any;
 use super::names;
-use super::proto::{ads, cluster, core, duration, uint32, uint64};
+use super::proto::{ads_within, cluster, core, duration, uint32, uint64};
 use super::tls_context;
+use super::{BuildError, custom};
 use crate::model::chain::{ChainNode, ChainNodeType, ChainResolver, ChainTarget, CompiledChain};
 use crate::model::{
     GoDuration, LoadBalancer, MeshDirectionalTls, MeshGatewayMode, PassiveHealthCheck,
@@ -35,13 +36,17 @@ pub(super) struct MeshContext<'a> {
     pub datacenter: &'a str,
     /// TLS parameters of connections that proxies make.
     pub outgoing: Option<&'a MeshDirectionalTls>,
+    /// How long Envoy waits for a cluster's first endpoints, in milliseconds; `None` leaves it to Envoy.
+    pub fetch_timeout_ms: Option<i64>,
 }
 
 /// A cluster, and the endpoint assignment that must go with it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ChainCluster {
-    /// The message.
-    pub cluster: cluster::Cluster,
+    /// The encoded message.
+    pub bytes: Vec<u8>,
+    /// Whether it refers to other clusters.
+    pub composed: bool,
     /// Where its instances come from; none for an aggregate.
     pub assignment: Option<Assignment>,
     /// Whether it is of the chain's own service, whose settings go before those of other chains that lead here.
@@ -139,10 +144,15 @@ impl Builder<'_> {
         }
         let base = names::target_cluster(self.chain, primary);
         let Some(failover) = &self.resolver.failover else {
-            clusters.insert(
-                base.clone(),
-                self.target_cluster(base, &self.resolver.target, primary)?,
-            );
+            let (name, cluster) = if self.chain.default && !self.custom_json().is_empty() {
+                self.custom_cluster(base, primary)?
+            } else {
+                (
+                    base.clone(),
+                    self.target_cluster(base, &self.resolver.target, primary)?,
+                )
+            };
+            clusters.insert(name, cluster);
             return Ok(());
         };
         if let Some(policy) = &failover.policy
@@ -188,7 +198,8 @@ impl Builder<'_> {
             ..Default::default()
         };
         ChainCluster {
-            cluster,
+            bytes: cluster.encode_to_vec(),
+            composed: true,
             assignment: None,
             own: self.is_own(primary),
         }
@@ -205,8 +216,7 @@ impl Builder<'_> {
                 "target {id:?} has no name: the trust roots and their trust domain are needed first"
             )));
         }
-        let identity = names::target_identity(self.mesh.trust_domain, target);
-        let mut message = eds_cluster(&name, self.connect_timeout());
+        let mut message = eds_cluster(&name, self.connect_timeout(), self.mesh.fetch_timeout_ms);
         message.alt_stat_name = name.to_string();
         message.common_lb_config = Some(no_panic());
         message.circuit_breakers = Some(circuit_breakers(self.settings.limits.as_ref())?);
@@ -214,27 +224,59 @@ impl Builder<'_> {
             self.settings.passive_health_check.as_ref(),
         )?);
         message.typed_extension_protocol_options = protocol_options(self.protocol());
-        message.transport_socket = Some(tls_context::upstream(
-            self.mesh.outgoing,
-            &[identity],
-            &target.sni,
-        )?);
+        message.transport_socket = Some(self.transport_socket(target)?);
         load_balancing(&mut message, self.node.load_balancer.as_ref())?;
+        Ok(ChainCluster {
+            // Its one map has one entry at most (decision X2).
+            bytes: message.encode_to_vec(),
+            composed: false,
+            assignment: Some(self.assignment(name, id, target)),
+            own: self.is_own(target),
+        })
+    }
+
+    /// The cluster that the operator wrote, with the mesh's TLS (xds.md 4.2.2).
+    fn custom_cluster(
+        &self,
+        generated: SmolStr,
+        target: &ChainTarget,
+    ) -> Result<(SmolStr, ChainCluster), BuildError> {
+        self.target_cluster(generated, &self.resolver.target, target)?;
+        let socket = self.transport_socket(target)?;
+        let custom = custom::cluster(self.custom_json(), Some(&socket))
+            .map_err(|e| e.at("envoy_cluster_json"))?;
+        let assignment = custom
+            .assignment
+            .map(|name| self.assignment(name, &self.resolver.target, target));
+        let cluster = ChainCluster {
+            bytes: custom.bytes,
+            composed: custom.composed,
+            assignment,
+            own: self.is_own(target),
+        };
+        Ok((custom.name, cluster))
+    }
+
+    fn custom_json(&self) -> &str {
+        self.settings.envoy_cluster_json.trim()
+    }
+
+    fn transport_socket(&self, target: &ChainTarget) -> Result<core::TransportSocket, BuildError> {
+        let identity = names::target_identity(self.mesh.trust_domain, target);
+        tls_context::upstream(self.mesh.outgoing, &[identity], &target.sni)
+    }
+
+    fn assignment(&self, cluster: SmolStr, id: &SmolStr, target: &ChainTarget) -> Assignment {
         let other_datacenter = target.datacenter != self.mesh.datacenter;
         let mode = target.mesh_gateway.mode;
-        let assignment = Assignment {
-            cluster: name,
+        Assignment {
+            cluster,
             target: id.clone(),
             only_passing: target.subset.only_passing,
             failover: self.resolver.failover.is_some(),
             through_gateway: other_datacenter
                 && matches!(mode, MeshGatewayMode::Local | MeshGatewayMode::Remote),
-        };
-        Ok(ChainCluster {
-            cluster: message,
-            assignment: Some(assignment),
-            own: self.is_own(target),
-        })
+        }
     }
 
     fn is_own(&self, target: &ChainTarget) -> bool {
@@ -271,7 +313,11 @@ pub(super) fn effective_protocol<'a>(
 }
 
 /// A cluster whose instances come over this stream, under its own name.
-pub(super) fn eds_cluster(name: &str, connect_timeout: GoDuration) -> cluster::Cluster {
+fn eds_cluster(
+    name: &str,
+    connect_timeout: GoDuration,
+    fetch_timeout_ms: Option<i64>,
+) -> cluster::Cluster {
     cluster::Cluster {
         name: name.to_owned(),
         connect_timeout: duration(connect_timeout),
@@ -279,7 +325,7 @@ pub(super) fn eds_cluster(name: &str, connect_timeout: GoDuration) -> cluster::C
             cluster::cluster::DiscoveryType::Eds as i32,
         )),
         eds_cluster_config: Some(cluster::cluster::EdsClusterConfig {
-            eds_config: ads(),
+            eds_config: ads_within(fetch_timeout_ms),
             service_name: String::new(),
         }),
         ..Default::default()

@@ -99,8 +99,47 @@ fn xds_61_envoy_takes_the_resources() {
         ])
         .jwt_providers(&[local_provider("local"), remote])
         .jwt(&token);
+    use super::custom::tests as custom;
+    let own_http = Fixture::web()
+        .intentions(&[("api", json!("allow"))])
+        .config(json!({
+            "protocol": "http", "envoy_listener_tracing_json": custom::tracing().to_string(),
+            "envoy_public_listener_json": custom::listener("mine", &[json!([custom::manager()])]).to_string(),
+            "envoy_local_cluster_json": custom::custom_cluster("local_app", "STATIC").to_string(),
+        }))
+        .jwt_providers(&[local_provider("local")])
+        .jwt(&json!({"Providers": [{"Name": "local"}]}))
+        .upstream(definition("db", 5432), default_chain("db", "http"), &[]);
+    let own_tcp = Fixture::web()
+        .config(json!({
+            "xds_fetch_timeout_ms": 1000,
+            "envoy_public_listener_json": custom::listener("mine", &[json!([custom::tcp()]), json!([custom::tcp()])]).to_string(),
+        }))
+        .upstream(
+            json!({"DestinationName": "db", "LocalBindPort": 5432, "Config": {
+                "envoy_cluster_json": custom::custom_cluster("mine", "EDS").to_string(),
+            }}),
+            default_chain("db", "tcp"),
+            &[],
+        );
+    let limited = Fixture::web()
+        .config(json!({"protocol": "http2", "max_request_headers_kb": 96}))
+        .mesh(json!({"HTTP": {"Incoming": {"RequestNormalization": {
+            "MergeSlashes": true, "PathWithEscapedSlashesAction": "UNESCAPE_AND_FORWARD",
+            "HeadersWithUnderscoresAction": "REJECT_REQUEST",
+        }}}}))
+        .proxy(|header| {
+            header.proxy.envoy_extensions = vec![super::fixtures::read(&json!({
+                "Name": crate::model::RATE_LIMIT_EXTENSION, "Arguments": {"InstanceLevel": {
+                    "RequestsPerSecond": 100, "Routes": [{"PathPrefix": "/a", "RequestsPerSecond": 5, "RequestsMaxBurst": 9}],
+                }},
+            }))];
+        });
     let tcp = super::fixtures::example().config(json!({"max_inbound_connections": 3}));
-    for (number, fixture) in [everything(), grpc, tcp, tokens].iter().enumerate() {
+    for (number, fixture) in [everything(), grpc, tcp, tokens, own_http, own_tcp, limited]
+        .iter()
+        .enumerate()
+    {
         let generated = fixture.generate();
         assert_consistent(&generated);
         assert!(!names(&generated.set, ResourceType::Listener).is_empty());

@@ -10,7 +10,7 @@ use super::{Generated, Resource, ResourceSet, ResourceType, resource_to_json};
 use crate::model::chain::CompiledChain;
 use crate::model::{
     CaRoots, Decode, Endpoint, EndpointHealth, Intention, IssuedCert, JwtProvider, MeshConfig,
-    PrivateKey, ProxyId, ServiceKind, Upstream, UpstreamId, decode_document,
+    PrivateKey, ProxyId, ServiceKind, Upstream, decode_document,
 };
 use crate::snapshot::{
     ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, Part, PartRef, TargetEndpoints,

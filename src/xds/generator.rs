@@ -22,7 +22,7 @@ use smol_str::SmolStr;
 use triomphe::Arc;
 
 use super::proto::cluster;
-use super::sidecar::{self, BuiltListener, Inbound, Proxy};
+use super::sidecar::{self, Inbound, ListenerResource, Proxy, Settings};
 use super::{
     BuildError, Problem, Resource, ResourceSet, ResourceSetBuilder, ResourceType, names, secrets,
 };
@@ -52,6 +52,7 @@ pub struct Generated {
 /// What the proxy's own resources were made from.
 #[derive(Debug, Clone, Default)]
 struct Memory {
+    settings: Option<(PartId, Arc<Settings>)>,
     roots: Option<Arc<Resource>>,
     leaf: Option<Arc<Unit>>,
     application: Option<Arc<Unit>>,
@@ -65,6 +66,7 @@ struct Memory {
 #[derive(Debug, Default)]
 struct Unit {
     inputs: Vec<PartId>,
+    local_app: Option<Arc<Resource>>,
     resources: Vec<Arc<Resource>>,
     listeners: Vec<Listening>,
     problems: Vec<Problem>,
@@ -151,13 +153,17 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn sidecar(&mut self, sidecar: &ConnectProxySnapshot) {
-        let (proxy, complaints) = Proxy::new(&self.snapshot.header);
-        let id = &self.snapshot.header.proxy_id.service_id;
-        self.problems.extend(
-            complaints
-                .into_iter()
-                .map(|text| Problem::new(id.clone(), text)),
-        );
+        let header = &self.snapshot.header;
+        let settings = match self.old.and_then(|old| old.settings.as_ref()) {
+            Some((part, settings)) if *part == header.id() => settings.clone(),
+            _ => Arc::new(Settings::read(header)),
+        };
+        self.new.settings = Some((header.id(), settings.clone()));
+        let proxy = Proxy::new(header, &settings);
+        let id = &header.proxy_id.service_id;
+        let complaints = settings.complaints.iter();
+        self.problems
+            .extend(complaints.map(|text| Problem::new(id.clone(), text.as_str())));
         self.roots();
         self.leaf(sidecar);
         self.public_listener(&proxy, sidecar);
@@ -221,26 +227,30 @@ impl Run<'_> {
                 ..Unit::default()
             };
             match sidecar::local_app(proxy) {
-                Ok(cluster) => unit.resources.push(self.shared.encode(
-                    ResourceType::Cluster,
-                    names::LOCAL_APP,
-                    &cluster,
-                )),
+                Ok((cluster, odd)) => {
+                    let mut resource =
+                        Resource::new(ResourceType::Cluster, cluster.name, cluster.bytes);
+                    if cluster.composed {
+                        resource = resource.composed();
+                    }
+                    unit.local_app = Some(self.shared.counted(resource));
+                    let odd = odd.map(|text| Problem::new(names::LOCAL_APP, text));
+                    unit.problems.extend(odd);
+                }
                 Err(error) => {
                     unit.problems
                         .push(Problem::new(names::LOCAL_APP, error.to_string()));
-                    let old = old.iter().flat_map(|old| &old.resources);
-                    unit.resources
-                        .extend(old.filter(|r| r.name() == names::LOCAL_APP).cloned());
+                    unit.local_app = old.as_ref().and_then(|old| old.local_app.clone());
                 }
             }
+            unit.resources.extend(unit.local_app.clone());
             let (listeners, clusters, problems) = sidecar::exposed_paths(proxy);
             for (name, cluster) in clusters {
                 unit.resources
                     .push(self.shared.encode(ResourceType::Cluster, &name, &cluster));
             }
             unit.listeners = listeners
-                .iter()
+                .into_iter()
                 .map(|listener| self.shared.listening(listener))
                 .collect();
             unit.problems.extend(problems);
@@ -299,7 +309,8 @@ impl Run<'_> {
             good = old.and_then(|old| old.good.clone());
             if let Some((header, mesh)) = &good {
                 // What was wrong with these settings was told when they were new.
-                let (mut proxy, _) = Proxy::new(header);
+                let settings = Settings::read(header);
+                let mut proxy = Proxy::new(header, &settings);
                 // Whether callers are let in by default isn't a setting of the listener but one of its rules.
                 let mut newest = (***header).clone();
                 newest.intention_default_allow = self.snapshot.header.intention_default_allow;
@@ -310,7 +321,7 @@ impl Run<'_> {
         let (mut listening, mut clusters) = (None, Vec::new());
         if let Ok(built) = built {
             problems.extend(built.problems.into_iter().map(problem));
-            listening = Some(self.shared.listening(&built.listener));
+            listening = Some(self.shared.listening(built.listener));
             let encode = |cluster: &cluster::Cluster| {
                 self.shared
                     .encode(ResourceType::Cluster, &cluster.name, cluster)
@@ -376,13 +387,12 @@ fn reuse(old: Option<&Arc<Unit>>, inputs: &[PartId]) -> Option<Arc<Unit>> {
 }
 
 impl Shared {
-    fn listening(&self, built: &BuiltListener) -> Listening {
-        let bytes = built.message.encode_to_vec();
-        let resource = Resource::new(ResourceType::Listener, built.message.name.as_str(), bytes)
-            .with_children(built.routes.iter().cloned());
+    fn listening(&self, built: ListenerResource) -> Listening {
+        let resource = Resource::new(ResourceType::Listener, built.name, built.bytes)
+            .with_children(built.routes);
         Listening {
             resource: self.counted(resource),
-            place: built.place.clone(),
+            place: built.place,
         }
     }
 

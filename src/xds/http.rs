@@ -7,11 +7,12 @@ use envoy_types::pb::envoy::extensions::filters::http::{
 use envoy_types::pb::envoy::r#type::v3::Percent;
 
 use super::proto::{
-    accesslog, ads, boolean, core, filter, hcm, http_filter, listener, matcher, regex, route,
-    uint32,
+    accesslog, ads_within, boolean, core, filter, hcm, http_filter, listener, matcher, regex,
+    route, uint32,
 };
 use super::{BuildError, settings};
 use crate::model::{RequestNormalization, is_http_like};
+use hcm::http_connection_manager::Tracing;
 
 /// Where a connection manager gets its routes from.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,12 +36,16 @@ pub(super) struct ConnectionManager<'a> {
     pub tokens: Option<hcm::HttpFilter>,
     /// The rules of who may ask for what, if any.
     pub access_rules: Option<hcm::HttpFilter>,
+    /// Limits how many requests are taken, if that is limited.
+    pub rate_limits: Option<hcm::HttpFilter>,
     /// Tell the application who calls, in the header `x-forwarded-client-cert`.
     pub forward_client_cert: bool,
     /// How odd requests are read; only for inbound ones.
     pub normalization: Option<&'a RequestNormalization>,
-    /// Sample no requests on our own account. Without it Envoy doesn't trace at all.
-    pub tracing: bool,
+    /// What is traced. Without it Envoy doesn't trace at all.
+    pub tracing: Option<Tracing>,
+    /// How long to wait for discovered routes, in milliseconds; `None` leaves it to Envoy.
+    pub fetch_timeout_ms: Option<i64>,
     /// Most kilobytes of headers.
     pub max_request_headers_kb: Option<u32>,
     /// Its access log.
@@ -57,9 +62,11 @@ impl<'a> ConnectionManager<'a> {
             routes,
             tokens: None,
             access_rules: None,
+            rate_limits: None,
             forward_client_cert: false,
             normalization: None,
-            tracing: true,
+            tracing: Some(no_sampling()),
+            fetch_timeout_ms: None,
             max_request_headers_kb: None,
             access_log: Vec::new(),
         }
@@ -70,13 +77,13 @@ impl<'a> ConnectionManager<'a> {
     /// # Errors
     /// A mesh setting that Envoy would refuse.
     pub(super) fn filter(self) -> Result<listener::Filter, BuildError> {
-        use hcm::http_connection_manager::{RouteSpecifier, Tracing, UpgradeConfig};
+        use hcm::http_connection_manager::{RouteSpecifier, UpgradeConfig};
 
         let http_filters = self.http_filters();
         let route_specifier = match self.routes {
             Routes::Inline(routes) => RouteSpecifier::RouteConfig(*routes),
             Routes::Discovered(route_config_name) => RouteSpecifier::Rds(hcm::Rds {
-                config_source: ads(),
+                config_source: ads_within(self.fetch_timeout_ms),
                 route_config_name,
             }),
         };
@@ -86,14 +93,9 @@ impl<'a> ConnectionManager<'a> {
             access_log: self.access_log,
             max_request_headers_kb: self.max_request_headers_kb.and_then(uint32),
             route_specifier: Some(route_specifier),
+            tracing: self.tracing,
             ..Default::default()
         };
-        if self.tracing {
-            manager.tracing = Some(Tracing {
-                random_sampling: Some(Percent { value: 0.0 }),
-                ..Default::default()
-            });
-        }
         if matches!(self.protocol, "http2" | "grpc") {
             manager.http2_protocol_options = Some(core::Http2ProtocolOptions::default());
         }
@@ -139,11 +141,20 @@ impl<'a> ConnectionManager<'a> {
                 &caller_metadata(),
             ));
         }
+        filters.extend(self.rate_limits.clone());
         filters.push(http_filter(
             "envoy.filters.http.router",
             &router::Router::default(),
         ));
         filters
+    }
+}
+
+/// Traces requests that come with a trace, and starts none.
+pub(super) fn no_sampling() -> Tracing {
+    Tracing {
+        random_sampling: Some(Percent { value: 0.0 }),
+        ..Default::default()
     }
 }
 
@@ -228,12 +239,16 @@ pub(super) fn single_route(
     matches: route::RouteMatch,
     action: route::RouteAction,
 ) -> route::RouteConfiguration {
-    let single = route::Route {
+    route_table(name, virtual_host, vec![route(matches, action)])
+}
+
+/// What happens to the requests that fit.
+pub(super) fn route(matches: route::RouteMatch, action: route::RouteAction) -> route::Route {
+    route::Route {
         r#match: Some(matches),
         action: Some(route::route::Action::Route(action)),
         ..Default::default()
-    };
-    route_table(name, virtual_host, vec![single])
+    }
 }
 
 /// A route table with one virtual host for everything.

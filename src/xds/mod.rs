@@ -7,6 +7,7 @@
 mod access_log;
 mod cache;
 mod clusters;
+mod custom;
 mod encode;
 mod endpoints;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod matchers;
 mod names;
 mod problem;
 mod proto;
+mod rate_limit;
 mod rbac;
 mod re2;
 mod resource;

@@ -48,7 +48,14 @@ pub(super) fn millis(millis: i64) -> Option<Duration> {
 
 /// "Ask for it over this stream."
 pub(super) fn ads() -> Option<core::ConfigSource> {
+    ads_within(None)
+}
+
+/// "Ask for it over this stream, and go on without it after so many milliseconds": 0 means to wait for ever, `None` what
+/// Envoy does by itself.
+pub(super) fn ads_within(milliseconds: Option<i64>) -> Option<core::ConfigSource> {
     Some(core::ConfigSource {
+        initial_fetch_timeout: milliseconds.and_then(millis),
         resource_api_version: core::ApiVersion::V3 as i32,
         config_source_specifier: Some(core::config_source::ConfigSourceSpecifier::Ads(
             core::AggregatedConfigSource {},

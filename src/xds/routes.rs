@@ -34,7 +34,7 @@ pub(super) fn route_table(
         ChainNodeType::Splitter | ChainNodeType::Resolver => {
             let action = action(chain, start)?;
             action
-                .map(|action| with_action(http::prefix("/"), action))
+                .map(|action| http::route(http::prefix("/"), action))
                 .into_iter()
                 .collect()
         }
@@ -88,14 +88,6 @@ fn router_routes(
         routes.push(built);
     }
     Ok(routes)
-}
-
-fn with_action(matches: route::RouteMatch, action: route::RouteAction) -> route::Route {
-    route::Route {
-        r#match: Some(matches),
-        action: Some(route::route::Action::Route(action)),
-        ..Default::default()
-    }
 }
 
 fn node_of<'a>(chain: &'a CompiledChain, key: &str) -> Result<&'a ChainNode, BuildError> {

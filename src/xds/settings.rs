@@ -8,7 +8,8 @@ use super::proto::hcm;
 use crate::model::Opaque;
 
 /// Typed settings of a sidecar, with defaults filled in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
 pub(super) struct ProxySettings {
     /// Protocol of the application, lower case; `tcp` unless given.
     pub protocol: String,
@@ -28,6 +29,14 @@ pub(super) struct ProxySettings {
     pub exact_balance: bool,
     /// Most kilobytes of headers of a request.
     pub max_request_headers_kb: Option<u32>,
+    /// How long Envoy waits for the first endpoints of a cluster and for the first routes of a listener; 0 means for ever.
+    pub fetch_timeout_ms: Option<i64>,
+    /// The public listener, as Envoy's JSON; empty means the generated one.
+    pub public_listener_json: String,
+    /// The cluster of the application, as Envoy's JSON; empty means the generated one.
+    pub local_cluster_json: String,
+    /// Tracing of HTTP listeners, as Envoy's JSON; empty means none.
+    pub tracing_json: String,
 }
 
 impl Default for ProxySettings {
@@ -42,6 +51,10 @@ impl Default for ProxySettings {
             max_inbound_connections: 0,
             exact_balance: false,
             max_request_headers_kb: None,
+            fetch_timeout_ms: None,
+            public_listener_json: String::new(),
+            local_cluster_json: String::new(),
+            tracing_json: String::new(),
         }
     }
 }
@@ -102,13 +115,12 @@ impl ProxySettings {
                 }
                 self.max_request_headers_kb = Some(kilobytes);
             }
-            "envoy_public_listener_json"
-            | "envoy_local_cluster_json"
-            | "envoy_listener_tracing_json"
-                if value.as_str().is_none_or(|json| !json.is_empty()) =>
-            {
-                return Err("is not supported yet; the generated resource is used");
+            "envoy_xds_fetch_timeout_ms" | "xds_fetch_timeout_ms" => {
+                self.fetch_timeout_ms = Some(not_negative(value)?);
             }
+            "envoy_public_listener_json" => self.public_listener_json = json(value)?,
+            "envoy_local_cluster_json" => self.local_cluster_json = json(value)?,
+            "envoy_listener_tracing_json" => self.tracing_json = json(value)?,
             _ => {}
         }
         Ok(())
@@ -143,6 +155,15 @@ fn text(value: &Value) -> Result<String, &'static str> {
         Value::Null => Ok(String::new()),
         Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
         Value::Array(_) | Value::Object(_) => Err("is not text"),
+    }
+}
+
+/// JSON as text; white space alone is nothing.
+fn json(value: &Value) -> Result<String, &'static str> {
+    match value {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.trim().to_owned()),
+        _ => Err("is not text that holds JSON"),
     }
 }
 
@@ -207,7 +228,7 @@ mod tests {
     fn xds_3_5_a_bad_value_is_told_and_the_rest_holds() {
         let (settings, complaints) = read(serde_json::json!({
             "protocol": "grpc", "bind_port": 70000, "local_idle_timeout_ms": -1,
-            "balance_inbound_connections": "some", "envoy_public_listener_json": "TOP-SECRET", "envoy_local_cluster_json": "",
+            "balance_inbound_connections": "some", "envoy_public_listener_json": ["TOP-SECRET"], "envoy_local_cluster_json": "",
         }));
         assert_eq!(
             settings,

@@ -25,6 +25,7 @@ mod renewal;
 mod routes;
 mod splits;
 mod tls;
+mod tokens;
 mod traffic;
 mod upstreams;
 mod world;

@@ -128,6 +128,8 @@ fn a_router_chooses_by_path_header_query_and_method() {
         ),
         route(json!({"PathPrefix": "/old/"}), rewritten("/new/v1/")),
         route(json!({"PathExact": "/old-page"}), rewritten("/page")),
+        // What is put in place of the prefix is taken as it is.
+        route(json!({"PathPrefix": "/literal"}), rewritten("/")),
         header("/header", json!({"Name": "x-exact", "Exact": "yes"})),
         header("/header", json!({"Name": "x-present", "Present": true})),
         header("/header", json!({"Name": "x-prefix", "Prefix": "pre"})),
@@ -178,6 +180,9 @@ fn a_router_chooses_by_path_header_query_and_method() {
         ("GET", "/re-CASE/D", &[], "api-1", "/re-CASE/D"),
         ("GET", "/old/a/b?c=d", &[], "admin-1", "/new/v1/a/b?c=d"),
         ("GET", "/old-page", &[], "admin-1", "/page"),
+        ("GET", "/literal", &[], "admin-1", "/"),
+        ("GET", "/literal/a", &[], "admin-1", "//a"),
+        ("GET", "/literally", &[], "admin-1", "/ly"),
         ("GET", "/header", &[], "api-1", "/header"),
         (
             "GET",

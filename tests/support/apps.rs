@@ -86,6 +86,20 @@ impl App {
         })
     }
 
+    /// An HTTP/1.1 server that answers every request with the same body.
+    pub fn document(name: &str, body: String) -> Self {
+        Self::start(name, &free_address(), move |_, state, mut stream| {
+            let mut reader = BufReader::new(stream.try_clone()?);
+            loop {
+                read_line(&mut reader)?;
+                read_headers(&mut reader)?;
+                state.served.fetch_add(1, Ordering::SeqCst);
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                stream.write_all((head + &body).as_bytes())?;
+            }
+        })
+    }
+
     fn start(
         name: &str,
         address: &str,

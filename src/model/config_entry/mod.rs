@@ -45,8 +45,8 @@ pub use router::{
     ServiceRoute, ServiceRouter,
 };
 pub use service_defaults::{
-    Destination, InstanceLevelRateLimits, PassiveHealthCheck, RateLimitRoute, RateLimits,
-    ServiceDefaults, UpstreamDefaults, UpstreamLimits, UpstreamsConfig,
+    Destination, InstanceLevelRateLimits, PassiveHealthCheck, RATE_LIMIT_EXTENSION, RateLimitRoute,
+    RateLimits, ServiceDefaults, UpstreamDefaults, UpstreamLimits, UpstreamsConfig,
 };
 pub use splitter::{ServiceSplit, ServiceSplitter, weight_units};
 

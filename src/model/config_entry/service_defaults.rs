@@ -136,6 +136,10 @@ record! {
     }
 }
 
+/// The name of the extension that carries the rate limits of service-defaults to the proxy; its arguments are theirs,
+/// under the public JSON names.
+pub const RATE_LIMIT_EXTENSION: &str = "builtin/proxycfg/rate-limits";
+
 record! {
     /// Rate limits.
     pub struct RateLimits {

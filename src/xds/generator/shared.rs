@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prost::Message;
 use smol_str::SmolStr;
 use triomphe::Arc;
 
@@ -54,6 +53,7 @@ struct ClustersKey {
     mesh: PartId,
     trust_domain: SmolStr,
     datacenter: SmolStr,
+    fetch_timeout_ms: Option<i64>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -78,6 +78,7 @@ pub(super) struct Mesh<'a> {
     pub entry: &'a PartRef<Option<MeshConfig>>,
     pub trust_domain: &'a SmolStr,
     pub datacenter: &'a SmolStr,
+    pub fetch_timeout_ms: Option<i64>,
 }
 
 impl Shared {
@@ -118,6 +119,7 @@ impl Shared {
             mesh: mesh.entry.id(),
             trust_domain: mesh.trust_domain.clone(),
             datacenter: mesh.datacenter.clone(),
+            fetch_timeout_ms: mesh.fetch_timeout_ms,
         });
         let result = entry.get(|| {
             let outgoing = mesh.entry.as_ref().as_ref();
@@ -128,13 +130,17 @@ impl Shared {
                 trust_domain: mesh.trust_domain,
                 datacenter: mesh.datacenter,
                 outgoing,
+                fetch_timeout_ms: mesh.fetch_timeout_ms,
             };
             let built = clusters::chain_clusters(chain, settings, context)?;
             let encoded = built.into_iter().map(|(name, cluster)| {
-                let bytes = cluster.cluster.encode_to_vec();
-                let mut resource = Resource::new(ResourceType::Cluster, name, bytes);
-                if cluster.assignment.is_none() {
+                let mut resource = Resource::new(ResourceType::Cluster, name, cluster.bytes);
+                if cluster.composed {
                     resource = resource.composed();
+                }
+                let asks_for = cluster.assignment.as_ref().map(|a| a.cluster.clone());
+                if asks_for.as_ref() != Some(resource.name()) {
+                    resource = resource.with_children(asks_for);
                 }
                 SharedCluster {
                     resource: self.counted(resource),

@@ -160,6 +160,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             entry: &self.sidecar.mesh,
             trust_domain: &self.run.snapshot.roots.trust_domain,
             datacenter: &self.run.snapshot.header.datacenter,
+            fetch_timeout_ms: self.proxy.settings.fetch_timeout_ms,
         };
         let (clusters, hold) = shared.clusters(&target.chain, &target.settings, mesh);
         let mut content = Content {
@@ -168,9 +169,13 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             listening: None,
             holds: vec![hold],
         };
-        let Some(routing) = Routing::of(&target.chain)? else {
+        let Some(mut routing) = Routing::of(&target.chain)? else {
             return Ok((content, Vec::new()));
         };
+        if let (Routing::Cluster(name), [only]) = (&mut routing, &*content.clusters) {
+            // An operator's own cluster has a name of its own.
+            name.clone_from(only.resource.name());
+        }
         if routing == Routing::Table {
             let validate = self
                 .run
@@ -189,7 +194,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             &target.settings,
             &routing,
         )?;
-        content.listening = Some(shared.listening(&listener));
+        content.listening = Some(shared.listening(listener));
         let id: UpstreamId = entry.id().clone();
         let problems = complaints
             .into_iter()

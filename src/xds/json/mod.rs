@@ -2,7 +2,7 @@
 //! private keys redacted (decision C1).
 //!
 //! The generated types can't write JSON. So the bytes are read with Envoy's own descriptors, of which the file
-//! `descriptors.bin` holds those that our resources need (see `prune.rs`).
+//! `descriptors.bin` holds those that resources can need (see `prune.rs`).
 
 #[cfg(test)]
 mod prune;
@@ -26,6 +26,14 @@ pub struct JsonError {
 static POOL: LazyLock<Result<DescriptorPool, String>> = LazyLock::new(|| {
     DescriptorPool::decode(&include_bytes!("descriptors.bin")[..]).map_err(|e| e.to_string())
 });
+
+/// The descriptors of Envoy's messages.
+///
+/// # Errors
+/// They can't be read.
+pub(super) fn pool() -> Result<&'static DescriptorPool, String> {
+    POOL.as_ref().map_err(Clone::clone)
+}
 
 /// What stands in the place of a secret.
 const REDACTED: &str = "<redacted>";
@@ -78,7 +86,7 @@ impl ResourceSet {
 }
 
 fn read(resource: &Resource) -> Result<Value, String> {
-    let pool = POOL.as_ref().map_err(Clone::clone)?;
+    let pool = pool()?;
     let url = resource.kind().url();
     let name = url.rsplit('/').next().unwrap_or(url);
     let descriptor = pool

@@ -1,5 +1,5 @@
-//! Makes `descriptors.bin`: of all descriptors that the crate envoy-types ships, those of the messages that occur in our
-//! resources, without comments and options.
+//! Makes `descriptors.bin`: of all descriptors that the crate envoy-types ships, those of the messages that can occur in
+//! resources, without comments and options. Those are more than ours: operators may write whole resources.
 //!
 //! The test fails if the file isn't what it should be: after an update of envoy-types or a change of [`ROOTS`]. Then
 //! `PROXYCFG_WRITE_DESCRIPTORS=1 cargo test --lib xds::json::prune` writes it anew.
@@ -11,35 +11,9 @@ use std::process::Command;
 use prost_reflect::prost::Message as _;
 use prost_reflect::prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-/// Messages that are kept, with everything that their fields name.
+/// Messages that are kept, with everything that their fields name: all in packages that begin so, and these.
+const PACKAGES: &[&str] = &[".envoy.config.", ".envoy.extensions."];
 const ROOTS: &[&str] = &[
-    ".envoy.config.cluster.v3.Cluster",
-    ".envoy.config.endpoint.v3.ClusterLoadAssignment",
-    ".envoy.config.listener.v3.Listener",
-    ".envoy.config.route.v3.RouteConfiguration",
-    ".envoy.extensions.access_loggers.file.v3.FileAccessLog",
-    ".envoy.extensions.access_loggers.stream.v3.StderrAccessLog",
-    ".envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
-    ".envoy.extensions.clusters.aggregate.v3.ClusterConfig",
-    ".envoy.extensions.filters.http.grpc_http1_bridge.v3.Config",
-    ".envoy.extensions.filters.http.grpc_stats.v3.FilterConfig",
-    ".envoy.extensions.filters.http.header_to_metadata.v3.Config",
-    ".envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
-    ".envoy.extensions.filters.http.rbac.v3.RBAC",
-    ".envoy.extensions.filters.http.router.v3.Router",
-    ".envoy.extensions.filters.listener.http_inspector.v3.HttpInspector",
-    ".envoy.extensions.filters.listener.original_dst.v3.OriginalDst",
-    ".envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
-    ".envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit",
-    ".envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-    ".envoy.extensions.filters.network.rbac.v3.RBAC",
-    ".envoy.extensions.filters.network.sni_cluster.v3.SniCluster",
-    ".envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
-    ".envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-    ".envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig",
-    ".envoy.extensions.transport_sockets.tls.v3.Secret",
-    ".envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-    ".envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
     ".google.protobuf.Any",
     ".google.protobuf.BoolValue",
     ".google.protobuf.Duration",
@@ -97,6 +71,8 @@ fn prune(all: FileDescriptorSet) -> FileDescriptorSet {
     }
     let mut kept = BTreeSet::new();
     let mut open: Vec<String> = ROOTS.iter().map(|root| (*root).to_owned()).collect();
+    let of_package = |name: &&String| PACKAGES.iter().any(|package| name.starts_with(package));
+    open.extend(references.keys().filter(of_package).cloned());
     while let Some(name) = open.pop() {
         assert!(files.contains_key(&name) || name.contains('.'), "{name}");
         if kept.insert(name.clone()) {
@@ -182,7 +158,12 @@ fn retain(messages: &mut Vec<DescriptorProto>, scope: &str, kept: &BTreeSet<Stri
 }
 
 fn strip_enum(of: &mut prost_reflect::prost_types::EnumDescriptorProto) {
-    of.options = None;
+    // Two names of one number are an error without this.
+    let alias = of.options.as_ref().and_then(|options| options.allow_alias);
+    of.options = alias.map(|alias| prost_reflect::prost_types::EnumOptions {
+        allow_alias: Some(alias),
+        ..Default::default()
+    });
     for value in &mut of.value {
         value.options = None;
     }

@@ -12,14 +12,14 @@ use crate::xds::proto::{cluster, core, listener, route, socket_address};
 use crate::xds::{BuildError, Problem};
 
 use super::local_app::{application_cluster, local_address};
-use super::{BuiltListener, Proxy, at_port};
+use super::{BuiltListener, ListenerResource, Proxy, at_port};
 
 /// The listeners of all exposed paths, and the clusters of those on ports of their own. A path that can't be opened is
 /// left out and told; its place in the list names it.
 pub(in crate::xds) fn exposed_paths(
     proxy: &Proxy<'_>,
 ) -> (
-    Vec<BuiltListener>,
+    Vec<ListenerResource>,
     BTreeMap<SmolStr, cluster::Cluster>,
     Vec<Problem>,
 ) {
@@ -27,7 +27,7 @@ pub(in crate::xds) fn exposed_paths(
     for (number, path) in proxy.header.proxy.expose.paths.iter().enumerate() {
         match exposed_path(proxy, path) {
             Ok((listener, cluster)) => {
-                listeners.push(listener);
+                listeners.push(listener.encoded());
                 clusters.extend(cluster.map(|cluster| (SmolStr::from(&cluster.name), cluster)));
             }
             Err(error) => problems.push(Problem::new(
@@ -87,7 +87,7 @@ fn exposed_path(
     let action = http::to_cluster(cluster.as_ref().map_or(LOCAL_APP, |cluster| &cluster.name));
     let routes = Routes::Inline(Box::new(http::single_route(&name, &name, exact, action)));
     let manager = ConnectionManager {
-        tracing: false,
+        tracing: None,
         access_log: proxy.loggers.filter.clone(),
         ..ConnectionManager::new(protocol, name, routes)
     };

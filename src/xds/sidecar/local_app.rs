@@ -1,18 +1,54 @@
 //! The cluster of the application itself.
 
+use prost::Message as _;
+
 use crate::xds::BuildError;
 use crate::xds::clusters::protocol_options;
+use crate::xds::custom::{self, CustomCluster};
 use crate::xds::endpoints;
 use crate::xds::names::LOCAL_APP;
 use crate::xds::proto::{cluster, core, millis, pipe, socket_address, uint32};
 
 use super::Proxy;
 
-/// `local_app` (xds.md 4.2.2).
+/// The application's cluster, and what is odd about it: generated, or as the operator wrote it (xds.md 4.2.2).
 ///
 /// # Errors
-/// The application's address isn't an IP address.
-pub(in crate::xds) fn local_app(proxy: &Proxy<'_>) -> Result<cluster::Cluster, BuildError> {
+/// The application's address isn't an IP address; the operator's JSON can't be used.
+pub(in crate::xds) fn local_app(
+    proxy: &Proxy<'_>,
+) -> Result<(CustomCluster, Option<String>), BuildError> {
+    let text = &proxy.settings.local_cluster_json;
+    if text.is_empty() {
+        let generated = generated(proxy)?;
+        let cluster = CustomCluster {
+            name: LOCAL_APP.into(),
+            // Its one map has one entry at most.
+            bytes: generated.encode_to_vec(),
+            assignment: None,
+            composed: false,
+        };
+        return Ok((cluster, None));
+    }
+    let place = "Proxy.Config.envoy_local_cluster_json";
+    let cluster = custom::cluster(text, None).map_err(|e| e.at(place))?;
+    if cluster.assignment.is_some() {
+        return Err(BuildError::new(
+            "type EDS has no endpoints here; give them in load_assignment",
+        )
+        .at(place));
+    }
+    let unused = cluster.name != LOCAL_APP && proxy.settings.public_listener_json.is_empty();
+    let odd = unused.then(|| {
+        format!(
+            "{place}: the cluster is called {:?}; nothing leads to it unless it is called {LOCAL_APP:?}",
+            cluster.name
+        )
+    });
+    Ok((cluster, odd))
+}
+
+fn generated(proxy: &Proxy<'_>) -> Result<cluster::Cluster, BuildError> {
     let config = &proxy.header.proxy;
     let address = if config.local_service_port == 0 && !config.local_service_socket_path.is_empty()
     {

@@ -6,46 +6,106 @@ mod local_app;
 mod public_listener;
 mod upstream_listener;
 
+use std::fmt;
+
+use prost::Message as _;
 use smol_str::SmolStr;
 
 use super::access_log::Loggers;
-use super::proto::{core, listener, pipe, socket_address};
+use super::proto::{core, hcm, listener, pipe, socket_address};
 use super::settings::ProxySettings;
-use super::{BuildError, names};
+use super::{BuildError, custom, http, names, rate_limit};
+use crate::model::{InstanceLevelRateLimits, is_http_like};
 use crate::snapshot::Header;
+use hcm::http_connection_manager::Tracing;
 
 pub(super) use exposed_paths::exposed_paths;
 pub(super) use local_app::local_app;
 pub(super) use public_listener::{Inbound, public_listener};
 pub(super) use upstream_listener::{Routing, upstream_listener};
 
-/// The proxy's settings, read once for all that is built from them.
-#[derive(Debug, Clone)]
-pub(super) struct Proxy<'a> {
-    /// Who it is.
-    pub header: &'a Header,
-    /// Its free settings.
-    pub settings: ProxySettings,
-    /// Its access logs.
-    pub loggers: Loggers,
+/// A proxy's settings, read once for all that is built from them.
+pub(super) struct Settings {
+    free: ProxySettings,
+    loggers: Loggers,
+    tracing: Tracing,
+    rate_limits: Option<InstanceLevelRateLimits>,
+    /// What can't be read, and has no effect.
+    pub complaints: Vec<String>,
 }
 
-impl<'a> Proxy<'a> {
-    /// Reads the settings; what can't be read is told and has no effect.
-    pub(super) fn new(header: &'a Header) -> (Self, Vec<String>) {
-        let (settings, mut complaints) = ProxySettings::read(&header.proxy.config);
+/// Leaves the settings out: an operator's JSON may hold a private key (decision C1).
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("complaints", &self.complaints)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// Reads the settings.
+    pub(super) fn read(header: &Header) -> Self {
+        let (free, mut complaints) = ProxySettings::read(&header.proxy.config);
         let loggers = Loggers::new(&header.proxy.access_logs).unwrap_or_else(|error| {
             complaints.push(format!("nothing is logged: {error}"));
             Loggers::default()
         });
-        (
-            Self {
-                header,
-                settings,
-                loggers,
-            },
+        let mut tracing = http::no_sampling();
+        if !free.tracing_json.is_empty() {
+            match custom::tracing(&free.tracing_json) {
+                Ok(custom) => tracing = custom,
+                Err(error) => complaints.push(
+                    error
+                        .at("Proxy.Config.envoy_listener_tracing_json")
+                        .to_string(),
+                ),
+            }
+        }
+        let rate_limits = rate_limit::of(&header.proxy.envoy_extensions).unwrap_or_else(|error| {
+            complaints.push(format!("requests aren't limited: {error}"));
+            None
+        });
+        if rate_limits.is_some() && !is_http_like(&free.protocol) {
+            complaints.push(format!(
+                "RateLimits have no effect: they are about requests, and the protocol is {}, not http, http2 or grpc",
+                free.protocol
+            ));
+        }
+        Self {
+            free,
+            loggers,
+            tracing,
+            rate_limits,
             complaints,
-        )
+        }
+    }
+}
+
+/// A proxy with its settings.
+#[derive(Clone, Copy)]
+pub(super) struct Proxy<'a> {
+    /// Who it is.
+    pub header: &'a Header,
+    /// Its free settings.
+    pub settings: &'a ProxySettings,
+    /// Its access logs.
+    pub loggers: &'a Loggers,
+    /// What its HTTP listeners trace.
+    pub tracing: &'a Tracing,
+    /// How many requests it takes.
+    pub rate_limits: Option<&'a InstanceLevelRateLimits>,
+}
+
+impl<'a> Proxy<'a> {
+    pub(super) fn new(header: &'a Header, settings: &'a Settings) -> Self {
+        Self {
+            header,
+            settings: &settings.free,
+            loggers: &settings.loggers,
+            tracing: &settings.tracing,
+            rate_limits: settings.rate_limits.as_ref(),
+        }
     }
 
     /// The address that inbound listeners bind to.
@@ -62,13 +122,38 @@ impl<'a> Proxy<'a> {
 
 /// A listener, and where it binds: no two may bind to the same place.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct BuiltListener {
+struct BuiltListener {
     /// The message.
     pub message: listener::Listener,
     /// `address:port`, or the path of a socket.
     pub place: SmolStr,
     /// Route tables that it names.
     pub routes: Vec<SmolStr>,
+}
+
+/// An encoded listener.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ListenerResource {
+    /// Its name.
+    pub name: SmolStr,
+    /// The message.
+    pub bytes: Vec<u8>,
+    /// `address:port`, or the path of a socket.
+    pub place: SmolStr,
+    /// Route tables that it names.
+    pub routes: Vec<SmolStr>,
+}
+
+impl BuiltListener {
+    /// The message encoded: it has no map but inside of an `Any` (decision X2).
+    fn encoded(self) -> ListenerResource {
+        ListenerResource {
+            bytes: self.message.encode_to_vec(),
+            name: self.message.name.into(),
+            place: self.place,
+            routes: self.routes,
+        }
+    }
 }
 
 /// A listener at a port.

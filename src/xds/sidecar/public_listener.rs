@@ -6,16 +6,17 @@ use envoy_types::pb::envoy::extensions::filters::network::{
 };
 
 use crate::model::{Intention, JwtProvider, MeshConfig, RequestNormalization, is_http_like};
+use crate::xds::custom::CustomListener;
 use crate::xds::http::{self, ConnectionManager, Routes};
 use crate::xds::names::{LOCAL_APP, PUBLIC_LISTENER};
 use crate::xds::proto::{cluster, core, filter, listener, millis, uint32, uint64};
 use crate::xds::rbac::{AccessRules, Layer, RuleSource};
 use crate::xds::tls_context;
-use crate::xds::{BuildError, jwt};
+use crate::xds::{BuildError, jwt, rate_limit};
 
 use triomphe::Arc;
 
-use super::{BuiltListener, Proxy, at_port, exact_balance};
+use super::{ListenerResource, Proxy, at_port, exact_balance};
 
 const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
 
@@ -36,20 +37,106 @@ pub(in crate::xds) struct Inbound<'a> {
 #[derive(Debug)]
 pub(in crate::xds) struct PublicListener {
     /// The listener.
-    pub listener: BuiltListener,
+    pub listener: ListenerResource,
     /// Clusters that its filters need: where the keys of tokens are fetched from.
     pub clusters: Vec<cluster::Cluster>,
     /// What is wrong with access rules.
     pub problems: Vec<String>,
 }
 
-/// The public listener.
+/// The public listener: generated, or as the operator wrote it with access rules and TLS put in.
 ///
 /// # Errors
 /// A setting that Envoy would refuse. Access rules never make an error: in doubt they deny.
 pub(in crate::xds) fn public_listener(
     proxy: &Proxy<'_>,
     inbound: Inbound<'_>,
+) -> Result<PublicListener, BuildError> {
+    let layer = if is_http_like(&proxy.settings.protocol) {
+        Layer::Request
+    } else {
+        Layer::Connection
+    };
+    if proxy.settings.public_listener_json.is_empty() {
+        generated(proxy, inbound, layer)
+    } else {
+        custom(proxy, inbound, layer).map_err(|e| e.at("Proxy.Config.envoy_public_listener_json"))
+    }
+}
+
+/// What stands in front of the application.
+struct Guard {
+    rules: AccessRules,
+    problems: Vec<String>,
+    socket: core::TransportSocket,
+}
+
+impl Guard {
+    fn new(proxy: &Proxy<'_>, inbound: Inbound<'_>, layer: Layer) -> Result<Self, BuildError> {
+        let source = RuleSource {
+            intentions: inbound.intentions,
+            default_allow: proxy.header.intention_default_allow,
+            trust_domain: inbound.trust_domain,
+            jwt_providers: inbound.jwt_providers,
+        };
+        let (rules, problems) = AccessRules::new(source, layer);
+        let incoming = inbound
+            .mesh
+            .and_then(|mesh| mesh.tls.as_ref()?.incoming.as_ref());
+        let alpn = tls_context::alpn(&proxy.settings.protocol);
+        let socket = tls_context::downstream(incoming, alpn, rules.callers())?;
+        Ok(Self {
+            rules,
+            problems,
+            socket,
+        })
+    }
+
+    fn listener(self, listener: ListenerResource) -> PublicListener {
+        let providers = self.rules.token_providers().values();
+        PublicListener {
+            listener,
+            clusters: providers.filter_map(|p| p.cluster.clone()).collect(),
+            problems: self.problems,
+        }
+    }
+}
+
+/// xds.md 4.2.3, the last paragraph.
+fn custom(
+    proxy: &Proxy<'_>,
+    inbound: Inbound<'_>,
+    layer: Layer,
+) -> Result<PublicListener, BuildError> {
+    let mut listener = CustomListener::read(&proxy.settings.public_listener_json)?;
+    let http = listener.speaks_http();
+    let guarded = if http { layer } else { Layer::Connection };
+    let mut guard = Guard::new(proxy, inbound, guarded)?;
+    match guarded {
+        Layer::Request => {
+            let mut filters: Vec<_> = jwt::filter(guard.rules.token_providers())
+                .into_iter()
+                .collect();
+            filters.push(guard.rules.http_filter());
+            listener.guard_requests(&filters, &guard.socket)?;
+        }
+        Layer::Connection => {
+            if layer == Layer::Request {
+                guard.problems.push(
+                    "access rules see connections only: a filter chain of envoy_public_listener_json has no HTTP connection manager"
+                        .to_owned(),
+                );
+            }
+            listener.guard_connections(&guard.rules.network_filter(), &guard.socket)?;
+        }
+    }
+    Ok(guard.listener(listener.built()?))
+}
+
+fn generated(
+    proxy: &Proxy<'_>,
+    inbound: Inbound<'_>,
+    layer: Layer,
 ) -> Result<PublicListener, BuildError> {
     let port = match proxy.settings.bind_port {
         0 => proxy.header.port,
@@ -61,22 +148,10 @@ pub(in crate::xds) fn public_listener(
         port,
         core::TrafficDirection::Inbound,
     )?;
-    let protocol = proxy.settings.protocol.as_str();
-    let layer = if is_http_like(protocol) {
-        Layer::Request
-    } else {
-        Layer::Connection
-    };
-    let source = RuleSource {
-        intentions: inbound.intentions,
-        default_allow: proxy.header.intention_default_allow,
-        trust_domain: inbound.trust_domain,
-        jwt_providers: inbound.jwt_providers,
-    };
-    let (rules, problems) = AccessRules::new(source, layer);
+    let mut guard = Guard::new(proxy, inbound, layer)?;
     let mut filters = Vec::new();
     if layer == Layer::Connection {
-        filters.push(rules.network_filter());
+        filters.push(guard.rules.network_filter());
     }
     if proxy.settings.max_inbound_connections > 0 {
         let limit = ConnectionLimit {
@@ -94,30 +169,18 @@ pub(in crate::xds) fn public_listener(
             tcp.max_early_data_bytes = uint32(0);
             filter(TCP_PROXY, &tcp)
         }
-        Layer::Request => http_filter(proxy, inbound.mesh, &rules)?,
+        Layer::Request => http_filter(proxy, inbound.mesh, &mut guard)?,
     });
-    let incoming = inbound
-        .mesh
-        .and_then(|mesh| mesh.tls.as_ref()?.incoming.as_ref());
     built.message.filter_chains.push(listener::FilterChain {
         filters,
-        transport_socket: Some(tls_context::downstream(
-            incoming,
-            tls_context::alpn(protocol),
-            rules.callers(),
-        )?),
+        transport_socket: Some(guard.socket.clone()),
         ..Default::default()
     });
     built.message.access_log.clone_from(&proxy.loggers.listener);
     if proxy.settings.exact_balance {
         built.message.connection_balance_config = Some(exact_balance());
     }
-    let providers = rules.token_providers().values();
-    Ok(PublicListener {
-        listener: built,
-        clusters: providers.filter_map(|p| p.cluster.clone()).collect(),
-        problems,
-    })
+    Ok(guard.listener(built.encoded()))
 }
 
 /// Hands connections on to a cluster.
@@ -139,12 +202,18 @@ fn tcp_proxy(stat_prefix: &str, cluster: &str, proxy: &Proxy<'_>) -> tcp_proxy::
 fn http_filter(
     proxy: &Proxy<'_>,
     mesh: Option<&MeshConfig>,
-    rules: &AccessRules,
+    guard: &mut Guard,
 ) -> Result<listener::Filter, BuildError> {
     let mut action = http::to_cluster(LOCAL_APP);
     action.timeout = proxy.settings.local_request_timeout_ms.and_then(millis);
     action.idle_timeout = proxy.settings.local_idle_timeout_ms.and_then(millis);
-    let routes = http::single_route(PUBLIC_LISTENER, PUBLIC_LISTENER, http::prefix("/"), action);
+    let (mut routes, problems) = proxy
+        .rate_limits
+        .map(|limits| rate_limit::routes(limits, &action))
+        .unwrap_or_default();
+    guard.problems.extend(problems);
+    routes.push(http::route(http::prefix("/"), action));
+    let routes = http::route_table(PUBLIC_LISTENER, PUBLIC_LISTENER, routes);
     let mesh_http = mesh.and_then(|mesh| mesh.http.as_ref());
     let configured = mesh_http
         .and_then(|http| http.incoming.as_ref())
@@ -152,8 +221,10 @@ fn http_filter(
     let default = RequestNormalization::default();
     let protocol = proxy.settings.protocol.as_str();
     ConnectionManager {
-        tokens: jwt::filter(rules.token_providers()),
-        access_rules: Some(rules.http_filter()),
+        tokens: jwt::filter(guard.rules.token_providers()),
+        access_rules: Some(guard.rules.http_filter()),
+        rate_limits: proxy.rate_limits.map(rate_limit::filter),
+        tracing: Some(proxy.tracing.clone()),
         forward_client_cert: protocol != "grpc"
             && !mesh_http.is_some_and(|http| http.sanitize_x_forwarded_client_cert),
         normalization: Some(configured.unwrap_or(&default)),

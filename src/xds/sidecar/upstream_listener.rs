@@ -5,12 +5,13 @@ use smol_str::SmolStr;
 use crate::model::chain::CompiledChain;
 use crate::model::{Upstream, UpstreamId, is_http_like};
 use crate::snapshot::UpstreamSettings;
+use crate::xds::custom::CustomListener;
 use crate::xds::http::{self, ConnectionManager, Routes};
 use crate::xds::proto::{core, listener};
 use crate::xds::{BuildError, clusters, names, routes, settings};
 
 use super::public_listener::tcp_filter;
-use super::{BuiltListener, Proxy, at_port, at_socket, exact_balance};
+use super::{ListenerResource, Proxy, at_port, at_socket, exact_balance};
 
 /// Where the traffic of an upstream's listener goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,8 +46,26 @@ pub(in crate::xds) fn upstream_listener(
     chain: &CompiledChain,
     upstream: &UpstreamSettings,
     routing: &Routing,
-) -> Result<(BuiltListener, Vec<String>), BuildError> {
+) -> Result<(ListenerResource, Vec<String>), BuildError> {
     let mut complaints = Vec::new();
+    if !chain.default {
+        for (key, json) in [
+            ("envoy_listener_json", &upstream.envoy_listener_json),
+            ("envoy_cluster_json", &upstream.envoy_cluster_json),
+        ] {
+            if !json.trim().is_empty() {
+                complaints.push(format!(
+                    "{key} is ignored: the service has a router, splitter or resolver, which decides instead"
+                ));
+            }
+        }
+    }
+    if chain.default && !upstream.envoy_listener_json.trim().is_empty() {
+        let custom = CustomListener::read(upstream.envoy_listener_json.trim())
+            .and_then(|listener| listener.built())
+            .map_err(|e| e.at("envoy_listener_json"))?;
+        return Ok((custom, complaints));
+    }
     let name = id.to_string();
     let direction = core::TrafficDirection::Outbound;
     let mut built = if definition.local_bind_port != 0 {
@@ -76,17 +95,7 @@ pub(in crate::xds) fn upstream_listener(
             upstream.balance_outbound_connections
         )),
     }
-    for (key, json) in [
-        ("envoy_listener_json", &upstream.envoy_listener_json),
-        ("envoy_cluster_json", &upstream.envoy_cluster_json),
-    ] {
-        if !json.is_empty() {
-            complaints.push(format!(
-                "{key} is not supported yet; the generated resource is used"
-            ));
-        }
-    }
-    Ok((built, complaints))
+    Ok((built.encoded(), complaints))
 }
 
 fn filter(
@@ -124,6 +133,8 @@ fn filter(
     };
     ConnectionManager {
         access_log: proxy.loggers.filter.clone(),
+        tracing: Some(proxy.tracing.clone()),
+        fetch_timeout_ms: proxy.settings.fetch_timeout_ms,
         ..ConnectionManager::new(protocol, stat_prefix, routes)
     }
     .filter()

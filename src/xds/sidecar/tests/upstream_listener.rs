@@ -94,20 +94,20 @@ fn xds_4_2_4_sockets() {
 }
 
 #[test]
-fn x3_escape_hatches_are_told() {
-    let mut upstream = definition("db", 5432);
-    merge(
-        &mut upstream,
-        json!({"Config": {"envoy_listener_json": "{}", "envoy_cluster_json": "{}"}}),
+fn xds_3_5_how_long_envoy_waits_for_endpoints_and_routes() {
+    let mut chain = default_chain("db", "http");
+    chain.default = false;
+    let fixture = Fixture::web()
+        .config(json!({"envoy_xds_fetch_timeout_ms": 2500}))
+        .upstream(definition("db", 5432), chain, &[]);
+    let generated = checked(&fixture);
+    let waits = json!({"ads": {}, "resourceApiVersion": "V3", "initialFetchTimeout": "2.500s"});
+    let cluster = shown(
+        &generated,
+        ResourceType::Cluster,
+        &cluster_name("db.default.dc1"),
     );
-    let generated = Fixture::web()
-        .upstream(upstream, default_chain("db", "tcp"), &[])
-        .generate();
-    assert_eq!(generated.problems.len(), 2);
-    assert!(
-        generated
-            .set
-            .get(ResourceType::Listener, "db:127.0.0.1:5432")
-            .is_some()
-    );
+    assert_eq!(cluster["edsClusterConfig"]["edsConfig"], waits);
+    let listener = shown(&generated, ResourceType::Listener, "db:127.0.0.1:5432");
+    assert_eq!(last_filter(&listener)["rds"]["configSource"], waits);
 }
