@@ -299,6 +299,7 @@ impl Parts {
             ip => ip.to_string(),
         };
         let http_config = HttpConfig {
+            intention_default_allow: plan.intention_default_allow,
             advertise_address: advertised.into(),
             xds_plaintext_port: Some(xds.port()),
             ..HttpConfig::default()

@@ -11,6 +11,7 @@ mod chain;
 mod config;
 mod connect;
 mod health;
+mod intentions;
 mod proxycfg;
 mod serving;
 mod world;

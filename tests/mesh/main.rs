@@ -20,6 +20,7 @@ mod intentions;
 mod member;
 mod protocols;
 mod renewal;
+mod state_of_the_world;
 mod tls;
 mod traffic;
 mod upstreams;

@@ -9,8 +9,8 @@ use std::fmt;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::delta::RequestError;
 use super::node::{Caller, ClientNode, NodeError};
+use super::stream::RequestError;
 use crate::xds::ResourceSet;
 
 /// What clients are told when another server should be tried.

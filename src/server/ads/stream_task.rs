@@ -1,25 +1,28 @@
-//! The task of one stream: waits for whatever comes next, and lets [`DeltaStream`] decide.
+//! The task of one stream: waits for whatever comes next, and lets [`AdsStream`] decide.
 //!
 //! A response is made only when there is room for it in the channel to the transport. A client that doesn't read thus
 //! costs one response in that channel, one in the transport, and its subscriptions; updates meanwhile fold.
 
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use envoy_types::pb::envoy::config::core::v3::Node;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 use tracing::{debug, warn};
 
-use super::delta::{DeltaResponse, DeltaStream, RequestKind};
 use super::node::{Caller, ClientNode};
+use super::protocol::Protocol;
 use super::provider::{EndReason, ResourceWatch, StreamUpdate};
+use super::request::AdsRequest;
 use super::service::Shared;
 use super::status::{StreamEntry, StreamState};
+use super::stream::{AdsResponse, AdsStream, RequestKind};
+use super::wire::Wire;
 use crate::xds::ResourceSet;
 
 /// Where responses go.
-pub(super) type Responses = mpsc::Sender<Result<DeltaResponse, Status>>;
+pub(super) type Responses = mpsc::Sender<Result<AdsResponse, Status>>;
 
 /// One stream.
 #[derive(Debug)]
@@ -42,11 +45,11 @@ struct Session {
 }
 
 impl StreamTask {
-    pub(super) fn new(shared: Arc<Shared>, caller: Caller) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, caller: Caller, protocol: Protocol) -> Self {
         let entry = shared.streams.enter(StreamState {
             peer: caller.peer,
             node: None,
-            delta: DeltaStream::new(shared.config.limits.clone()),
+            stream: AdsStream::new(protocol, shared.config.limits.clone()),
         });
         Self {
             next_auth: Instant::now() + shared.config.auth_check_interval,
@@ -59,9 +62,9 @@ impl StreamTask {
     }
 
     /// Runs the stream to its end. `Ok`: the client went away.
-    pub(super) async fn run(
+    pub(super) async fn run<W: Wire>(
         mut self,
-        mut requests: Streaming<DeltaDiscoveryRequest>,
+        mut requests: Streaming<W::Request>,
         responses: Responses,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.subscribe();
@@ -83,7 +86,7 @@ impl StreamTask {
                     }
                 }
                 request = requests.message() => match request {
-                    Ok(Some(request)) => self.take_request(request).await?,
+                    Ok(Some(request)) => self.take_request(W::read(&request)).await?,
                     Ok(None) => return Ok(()),
                     Err(status) => return broken_off(status),
                 },
@@ -97,8 +100,8 @@ impl StreamTask {
             .is_some_and(|session| session.resources.is_some())
     }
 
-    fn next_response(&mut self) -> Option<DeltaResponse> {
-        let response = self.entry.state().lock().delta.next_response();
+    fn next_response(&mut self) -> Option<AdsResponse> {
+        let response = self.entry.state().lock().stream.next_response();
         let Some(response) = response else {
             self.unsent = false;
             return None;
@@ -140,25 +143,25 @@ impl StreamTask {
         }
         self.authorize()?;
         self.shared.metrics.updates.add_one();
-        self.entry.state().lock().delta.on_resources(resources);
+        self.entry.state().lock().stream.on_resources(resources);
         self.unsent = true;
         Ok(())
     }
 
-    async fn take_request(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
+    async fn take_request(&mut self, request: AdsRequest<'_>) -> Result<(), Status> {
         if self.session.is_none() {
-            self.open(&request).await?;
+            self.open(request.node).await?;
         }
-        let kind = self.entry.state().lock().delta.on_request(&request)?;
-        self.note(&kind, &request.type_url);
+        let kind = self.entry.state().lock().stream.on_request(request)?;
+        self.note(&kind, request.type_url);
         self.authorize()?;
         self.unsent = true;
         Ok(())
     }
 
     /// Starts the watch, at the first request.
-    async fn open(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), Status> {
-        let node = ClientNode::read(request.node.as_ref())?;
+    async fn open(&mut self, node: Option<&Node>) -> Result<(), Status> {
+        let node = ClientNode::read(node)?;
         node.check_version(&self.shared.config)?;
         self.entry.state().lock().node = Some(node.clone());
         let (provider, caller) = (self.shared.provider.clone(), self.caller.clone());

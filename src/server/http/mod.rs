@@ -26,6 +26,7 @@ mod connect;
 mod dump;
 mod error;
 mod health;
+mod intentions;
 mod json;
 mod local_agent;
 mod metrics;
@@ -76,6 +77,8 @@ pub struct HttpConfig {
     pub max_wait: Duration,
     /// How long a stopping server waits for requests to end. Default 5 seconds.
     pub stop_grace: Duration,
+    /// Whether calls are allowed that no intention speaks of, for `/v1/connect/intentions/check`. Default true.
+    pub intention_default_allow: bool,
     /// The address that others reach this agent at, for display. Default 127.0.0.1.
     pub advertise_address: SmolStr,
     /// The port of the xDS server without TLS, for `/v1/agent/self`. Default none.
@@ -94,6 +97,7 @@ impl Default for HttpConfig {
             default_wait: Duration::from_secs(300),
             max_wait: Duration::from_secs(600),
             stop_grace: Duration::from_secs(5),
+            intention_default_allow: true,
             advertise_address: SmolStr::new_static("127.0.0.1"),
             xds_plaintext_port: None,
             xds_tls_port: None,
@@ -260,6 +264,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .merge(health::routes())
         .merge(config::routes())
         .merge(connect::routes())
+        .merge(intentions::routes())
         .merge(chain::routes())
         .merge(agent::routes())
         .merge(proxycfg::routes())
@@ -296,7 +301,7 @@ fn address(state: &HttpState) -> String {
 async fn unknown(request: Request) -> HttpError {
     HttpError::not_found(format!(
         "there is no endpoint {}; this control plane has /v1/status, /v1/catalog, /v1/health, /v1/agent, /v1/config, \
-         /v1/connect/ca, /v1/discovery-chain, /v1/proxycfg and /metrics",
+         /v1/connect/ca, /v1/connect/intentions, /v1/discovery-chain, /v1/proxycfg and /metrics",
         request.uri().path()
     ))
 }
