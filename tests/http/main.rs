@@ -12,6 +12,7 @@ mod config;
 mod connect;
 mod health;
 mod intentions;
+mod limits;
 mod proxycfg;
 mod serving;
 mod world;

@@ -191,6 +191,13 @@ impl Client {
         .await;
     }
 
+    /// Has the version of a response on an earlier stream, which the first request will name (state of the world).
+    pub fn remember(&mut self, answer: &Answer) {
+        if let Stream::World(_, asked) = &mut self.stream {
+            asked.entry(answer.kind).or_default().version = answer.version.clone();
+        }
+    }
+
     pub async fn ack(&mut self, answer: &Answer) {
         self.send(DeltaDiscoveryRequest {
             response_nonce: answer.nonce.clone(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
 use envoy_types::pb::envoy::config::core::v3::{BuildVersion, Node};
 use envoy_types::pb::envoy::r#type::v3::SemanticVersion;
+use proxycfg::server::Rate;
 use proxycfg::server::ads::{
     AdsConfig, AdsLimits, AuthError, EndReason, OpenError, Protocol, StreamPhase, StreamUpdate,
 };
@@ -132,7 +133,9 @@ async fn row_22_too_many_or_too_long_names_end_the_stream() {
         client.subscribe(Endpoint, &["a", "c"]).await;
         client.quiet().await;
         client.subscribe(Endpoint, &["d"]).await;
-        assert_eq!(client.ended().await.code(), Code::InvalidArgument);
+        let status = client.ended().await;
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().contains("more than 3 names"), "{status:?}");
 
         let mut client = served(&world, protocol).await;
         client.subscribe(Endpoint, &["elevenchars"]).await;
@@ -461,6 +464,88 @@ async fn a_stopping_server_ends_its_streams_and_waits_for_them() {
         let ((), status) = tokio::join!(world.stop(), ended);
         assert_eq!(status.code(), Code::Unavailable);
         assert_eq!(service.open_streams(), 0);
+    }
+}
+
+#[tokio::test]
+async fn more_streams_than_may_be_are_refused() {
+    for protocol in Protocol::ALL {
+        let world = world_with(AdsConfig {
+            max_streams: 2,
+            ..AdsConfig::default()
+        })
+        .await;
+        let mut first = served(&world, protocol).await;
+        let second = served(&world, protocol).await;
+        for _ in 0..3 {
+            let refused = Client::try_connect(&world, protocol, Some(node(PROXY)), "").await;
+            let status = refused.err().unwrap();
+            assert_eq!(status.code(), Code::ResourceExhausted);
+            assert!(status.message().contains("2 xDS streams"), "{status:?}");
+        }
+        assert_eq!(world.service.metrics().streams_refused.get(), 3);
+        assert_eq!(world.service.metrics().streams_opened.get(), 2);
+        // The others go on, and one that ends makes room.
+        world.put(Cluster, "a", "2").publish().await;
+        first.expect(Cluster, &["a@2"], &[]).await;
+        drop(second);
+        world
+            .until("one has ended", || world.service.open_streams() == 1)
+            .await;
+        let mut third = world.connect_as(protocol).await;
+        third.subscribe(Cluster, &[]).await;
+        third.expect(Cluster, &["a@2"], &[]).await;
+    }
+}
+
+#[tokio::test]
+async fn streams_that_come_too_fast_are_refused() {
+    let world = world_with(AdsConfig {
+        max_stream_rate: Rate::new(1),
+        ..AdsConfig::default()
+    })
+    .await;
+    let (mut opened, mut refused) = (0_u64, 0_u64);
+    for _ in 0..30 {
+        match Client::try_connect(&world, Protocol::Delta, Some(node(PROXY)), "").await {
+            Ok(_) => opened += 1,
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted);
+                assert!(status.message().contains("try again in"), "{status:?}");
+                refused += 1;
+            }
+        }
+    }
+    // Ten at once, and one for each second that this took.
+    assert!(opened >= 10 && refused >= 1, "{opened} {refused}");
+    assert_eq!(world.service.metrics().streams_refused.get(), refused);
+}
+
+#[tokio::test]
+async fn a_client_that_floods_its_stream_with_requests_is_ended() {
+    for protocol in Protocol::ALL {
+        let world = world_with(AdsConfig {
+            limits: AdsLimits {
+                max_request_rate: Rate::new(5),
+                ..AdsLimits::default()
+            },
+            ..AdsConfig::default()
+        })
+        .await;
+        let mut other = served(&world, protocol).await;
+        let mut client = served(&world, protocol).await;
+        for _ in 0..1_000 {
+            client.unsubscribe(Endpoint, &["x"]).await;
+        }
+        let status = client.ended().await;
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(
+            status.message().contains("5 requests a second"),
+            "{status:?}"
+        );
+        world.put(Cluster, "a", "2").publish().await;
+        other.expect(Cluster, &["a@2"], &[]).await;
+        other.finish().await;
     }
 }
 

@@ -249,6 +249,46 @@ async fn sotw_row_14_of_a_refused_response_only_what_is_refused_alone_is_kept_ba
     }
 }
 
+/// A client that comes back may hold what nobody on this stream knows of. Leaving resources out of responses to find the
+/// bad one would take that away.
+#[tokio::test]
+async fn sotw_row_14_a_returning_client_that_refuses_the_first_response_keeps_what_it_has() {
+    for kind in [Cluster, Listener] {
+        let world = world_with(kind, &["a", "b"]).await;
+        let mut client = connect(&world).await;
+        client.subscribe(kind, &[]).await;
+        let held = client.take(kind).await;
+        client.finish().await;
+
+        world.put(kind, "b", "bad").publish().await;
+        let mut client = connect(&world).await;
+        client.remember(&held);
+        client.subscribe(kind, &[]).await;
+        let all = client.receive().await;
+        assert_eq!(all.contents(), ["a@1", "b@bad"]);
+        client.nack(&all, "b is bad").await;
+        client.quiet().await;
+        world.put(kind, "a", "2").publish().await;
+        let all = client.receive().await;
+        assert_eq!(all.contents(), ["a@2", "b@bad"]);
+        client.nack(&all, "b is still bad").await;
+        client.quiet().await;
+        let streams = world.service.streams();
+        let status = streams[0].types.iter().find(|status| status.kind == kind);
+        let reason = status.unwrap().last_refusal.clone();
+        assert_eq!(reason.as_deref(), Some("b is still bad"));
+        world.put(kind, "b", "2").publish().await;
+        client.expect(kind, &["a@2", "b@2"], &[]).await;
+        // From here on it is known what it holds.
+        world.put(kind, "b", "bad").publish().await;
+        let bad = client.receive().await;
+        client.nack(&bad, "b is bad again").await;
+        world.put(kind, "a", "3").publish().await;
+        client.expect(kind, &["a@3", "b@2"], &[]).await;
+        client.finish().await;
+    }
+}
+
 /// Which list of names means what (xDS protocol, "how the client specifies what resources to return").
 #[tokio::test]
 async fn sotw_wildcards_and_names() {

@@ -13,6 +13,10 @@
 //! Where a response replaces everything (clusters and listeners in the state of the world), the last accepted content of
 //! each resource is kept too: a response is that, with the changes that are due put in.
 //!
+//! A client that comes back from another stream holds nobody knows what, until it accepts a response on this one. If it
+//! refuses the first one, leaving resources out to find the bad one would remove what it has of them; so it isn't asked
+//! again until what there is for it changes, and meanwhile goes on with what it took and with what it had.
+//!
 //! From these and the current resources a [`Plan`] follows: what is still to be sent. It is computed when something is
 //! about to be sent, kept while it holds, and never while a response is on its way; so updates in between fold into one.
 
@@ -50,6 +54,10 @@ pub(super) struct Delivery {
     last_answered: SmolStr,
     /// What the client has last accepted of each resource, if a response has to hold everything.
     accepted: BTreeMap<SmolStr, Arc<Resource>>,
+    /// Whether the client holds something of an earlier stream, and hasn't accepted anything on this one.
+    blind: bool,
+    /// What it has refused meanwhile.
+    refused_whole: Vec<(SmolStr, SmolStr)>,
     refusals: Refusals,
     last_refusal: Option<SmolStr>,
     /// Whether any response has been sent. The first is sent even if it is empty (conformance row 20).
@@ -69,6 +77,8 @@ impl Delivery {
             pending: None,
             last_answered: SmolStr::default(),
             accepted: BTreeMap::new(),
+            blind: false,
+            refused_whole: Vec::new(),
             refusals: Refusals::default(),
             last_refusal: None,
             answered: false,
@@ -258,6 +268,9 @@ impl Delivery {
                 }
             }
         }
+        if self.blind && self.refused_before(&plan.batch.upserts) {
+            return Plan::default();
+        }
         let told = self.protocol.announces_removals(self.kind);
         for name in self.held.keys().filter(|_| told) {
             if set.get(self.kind, name).is_some() || self.refusals.quarantines(name, None) {
@@ -270,6 +283,17 @@ impl Delivery {
             }
         }
         plan
+    }
+
+    fn refused_before(&self, upserts: &[Arc<Resource>]) -> bool {
+        let refused = self
+            .refused_whole
+            .iter()
+            .map(|(name, version)| (name, version));
+        !self.refused_whole.is_empty()
+            && refused.eq(upserts
+                .iter()
+                .map(|resource| (resource.name(), resource.version())))
     }
 
     fn plan_upsert(&self, resource: &Arc<Resource>, plan: &mut Plan) {

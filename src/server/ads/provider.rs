@@ -157,7 +157,12 @@ impl From<NodeError> for Status {
 
 impl From<RequestError> for Status {
     fn from(error: RequestError) -> Self {
-        Self::invalid_argument(error.to_string())
+        match &error {
+            RequestError::TooManyNames { .. } => Self::resource_exhausted(error.to_string()),
+            RequestError::NoTypeUrl | RequestError::NameTooLong { .. } => {
+                Self::invalid_argument(error.to_string())
+            }
+        }
     }
 }
 

@@ -14,6 +14,9 @@ pub struct AdsRequest<'a> {
     pub node: Option<&'a Node>,
     /// Which resources it names.
     pub names: Names<'a>,
+    /// State of the world: the version of the last response that the client accepted, also on an earlier stream; empty for
+    /// none.
+    pub version: &'a str,
     /// The nonce of a response; empty for none.
     pub nonce: &'a str,
     /// Why that response is refused, if it is.
@@ -46,6 +49,7 @@ impl<'a> From<&'a DeltaDiscoveryRequest> for AdsRequest<'a> {
                 unsubscribe: &request.resource_names_unsubscribe,
                 held: &request.initial_resource_versions,
             },
+            version: "",
             nonce: &request.response_nonce,
             error: request
                 .error_detail
@@ -61,6 +65,7 @@ impl<'a> From<&'a DiscoveryRequest> for AdsRequest<'a> {
             type_url: &request.type_url,
             node: request.node.as_ref(),
             names: Names::All(&request.resource_names),
+            version: &request.version_info,
             nonce: &request.response_nonce,
             error: request
                 .error_detail

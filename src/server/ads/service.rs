@@ -9,10 +9,13 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, StdError, http};
@@ -30,6 +33,7 @@ use super::status::{StreamRegistry, StreamStatus};
 use super::stream::AdsResponse;
 use super::stream_task::StreamTask;
 use super::wire::{AdsCodec, Delta, StateOfTheWorld, Wire};
+use crate::server::rate::TokenBucket;
 
 const NAME: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 const DELTA: &str =
@@ -59,14 +63,21 @@ pub(super) struct Shared {
     pub(super) metrics: AdsMetrics,
     pub(super) streams: Arc<StreamRegistry>,
     pub(super) stopping: watch::Sender<bool>,
+    /// How many streams may come, and since when that is counted.
+    coming: Option<Mutex<TokenBucket>>,
+    started: Instant,
 }
 
 impl AdsService {
     /// A service that gets its resources from `provider`.
     #[must_use]
     pub fn new(provider: Arc<dyn ResourceProvider>, config: AdsConfig) -> Self {
+        let coming = config.max_stream_rate;
+        let coming = coming.map(|rate| Mutex::new(TokenBucket::new(rate, Duration::ZERO)));
         Self {
             shared: Arc::new(Shared {
+                coming,
+                started: Instant::now(),
                 provider,
                 config,
                 metrics: AdsMetrics::default(),
@@ -105,17 +116,41 @@ impl AdsService {
         self.shared.stopping.send_replace(true);
     }
 
+    fn check_rate(&self) -> Result<(), Status> {
+        let Some(coming) = &self.shared.coming else {
+            return Ok(());
+        };
+        let taken = coming.lock().take(self.shared.started.elapsed());
+        taken.map_err(|wait| {
+            self.refuse(format!(
+                "more xDS streams than this server takes are being opened: try again in {} ms, or another server",
+                wait.as_millis().max(1)
+            ))
+        })
+    }
+
+    fn refuse(&self, message: String) -> Status {
+        self.shared.metrics.streams_refused.add_one();
+        Status::resource_exhausted(message)
+    }
+
     /// Starts a stream.
     fn open<W: Wire>(
         &self,
         request: Request<Streaming<W::Request>>,
     ) -> Result<Response<ReceiverStream<Result<AdsResponse, Status>>>, Status> {
         let caller = caller_of(&request)?;
+        self.check_rate()?;
         self.shared.provider.resolve_token(&caller)?;
         let (responses, stream) = mpsc::channel(RESPONSE_ROOM);
         let shared = self.shared.clone();
+        let Some(task) = StreamTask::new(shared.clone(), caller, W::PROTOCOL) else {
+            let most = shared.config.max_streams;
+            return Err(self.refuse(format!(
+                "this server has {most} xDS streams open, the most that it takes: try another one"
+            )));
+        };
         shared.metrics.streams_opened.add_one();
-        let task = StreamTask::new(shared.clone(), caller, W::PROTOCOL);
         let run = tokio::spawn(task.run::<W>(request.into_inner(), responses.clone()));
         tokio::spawn(async move {
             // The watch is released by now, whatever the client does with the status.

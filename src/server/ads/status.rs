@@ -116,18 +116,21 @@ struct Streams {
 }
 
 impl StreamRegistry {
-    /// Lists a stream for as long as the entry lives.
-    pub(super) fn enter(self: &Arc<Self>, state: StreamState) -> StreamEntry {
+    /// Lists a stream for as long as the entry lives. `None` if there are as many as there may be.
+    pub(super) fn enter(self: &Arc<Self>, state: StreamState, most: usize) -> Option<StreamEntry> {
         let state = Arc::new(Mutex::new(state));
         let mut streams = self.streams.lock();
+        if streams.live.len() >= most {
+            return None;
+        }
         streams.last_id += 1;
         let id = streams.last_id;
         streams.live.insert(id, state.clone());
-        StreamEntry {
+        Some(StreamEntry {
             id,
             state,
             registry: self.clone(),
-        }
+        })
     }
 
     pub(super) fn len(&self) -> usize {

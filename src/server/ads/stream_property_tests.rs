@@ -66,6 +66,10 @@ struct Held {
     names: BTreeSet<SmolStr>,
     /// The nonce of the last response.
     nonce: SmolStr,
+    /// Whether it has ever accepted a response, and whether on this stream; and whether it came here with something.
+    accepted: bool,
+    confirmed: bool,
+    resumed: bool,
     versions: BTreeMap<SmolStr, SmolStr>,
 }
 
@@ -265,6 +269,11 @@ impl Simulation {
         let request = DiscoveryRequest {
             type_url: kind.url().into(),
             resource_names: names,
+            version_info: if held.accepted {
+                "v".into()
+            } else {
+                String::new()
+            },
             response_nonce: held.nonce.to_string(),
             error_detail: refuses.unwrap_or_default().then(refusal),
             ..DiscoveryRequest::default()
@@ -368,6 +377,10 @@ impl Simulation {
             .iter()
             .any(|resource| bad(resource) && held.covers(resource.name()));
         let takes = self.partial || !refuses;
+        if !refuses {
+            let held = self.held(kind);
+            (held.accepted, held.confirmed) = (true, true);
+        }
         for resource in &response.resources {
             let (name, version) = (resource.name().clone(), resource.version().clone());
             if !held.covers(&name) {
@@ -375,7 +388,7 @@ impl Simulation {
             }
             let key = (kind, name.clone(), version.clone());
             if bad(resource) {
-                if changes == 1 {
+                if changes == 1 && (held.confirmed || !held.resumed) {
                     self.refused_alone.insert(key);
                 }
                 continue;
@@ -438,7 +451,9 @@ impl Simulation {
             if !held.asked {
                 continue;
             }
-            self.held(kind).nonce = SmolStr::default();
+            let now = self.held(kind);
+            now.nonce = SmolStr::default();
+            (now.resumed, now.confirmed) = (now.accepted, false);
             if self.world() {
                 let nothing = held.names.is_empty() && !held.wildcard;
                 let named = held.named && !nothing;
@@ -493,6 +508,11 @@ impl Simulation {
                 continue;
             }
             assert!(self.answered.contains(&kind), "{kind} was never answered");
+            let blind = self.protocol.replaces_all(kind) && held.resumed && !held.confirmed;
+            if blind && !self.partial {
+                // It takes nothing of a response with something bad in it.
+                continue;
+            }
             for number in 0..4 {
                 let name = name(number);
                 let holds = held.versions.get(&name);

@@ -4,6 +4,7 @@
 //! costs one response in that channel, one in the transport, and its subscriptions; updates meanwhile fold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use tokio::sync::{mpsc, watch};
@@ -19,6 +20,7 @@ use super::service::Shared;
 use super::status::{StreamEntry, StreamState};
 use super::stream::{AdsResponse, AdsStream, RequestKind};
 use super::wire::Wire;
+use crate::server::rate::{Rate, TokenBucket};
 use crate::xds::ResourceSet;
 
 /// Where responses go.
@@ -34,6 +36,9 @@ pub(super) struct StreamTask {
     /// Whether something happened since the last send pass found nothing to send.
     unsent: bool,
     next_auth: Instant,
+    opened: Instant,
+    /// How many requests may come.
+    requests: Option<TokenBucket>,
 }
 
 /// The stream's watch of its proxy.
@@ -45,20 +50,27 @@ struct Session {
 }
 
 impl StreamTask {
-    pub(super) fn new(shared: Arc<Shared>, caller: Caller, protocol: Protocol) -> Self {
-        let entry = shared.streams.enter(StreamState {
+    /// `None` if there are as many streams as there may be.
+    pub(super) fn new(shared: Arc<Shared>, caller: Caller, protocol: Protocol) -> Option<Self> {
+        let config = &shared.config;
+        let state = StreamState {
             peer: caller.peer,
             node: None,
-            stream: AdsStream::new(protocol, shared.config.limits.clone()),
-        });
-        Self {
-            next_auth: Instant::now() + shared.config.auth_check_interval,
+            stream: AdsStream::new(protocol, config.limits.clone()),
+        };
+        let entry = shared.streams.enter(state, config.max_streams)?;
+        let opened = Instant::now();
+        let rate = config.limits.max_request_rate;
+        Some(Self {
+            next_auth: opened + config.auth_check_interval,
+            opened,
+            requests: rate.map(|rate| TokenBucket::new(rate, Duration::ZERO)),
             shared,
             caller,
             entry,
             session: None,
             unsent: false,
-        }
+        })
     }
 
     /// Runs the stream to its end. `Ok`: the client went away.
@@ -149,6 +161,15 @@ impl StreamTask {
     }
 
     async fn take_request(&mut self, request: AdsRequest<'_>) -> Result<(), Status> {
+        if let Some(requests) = &mut self.requests
+            && requests.take(self.opened.elapsed()).is_err()
+        {
+            let limit = self.shared.config.limits.max_request_rate;
+            return Err(Status::resource_exhausted(format!(
+                "more than {} requests a second on this stream: connect again and ask for more names in one request",
+                limit.map_or(0, Rate::per_second)
+            )));
+        }
         if self.session.is_none() {
             self.open(request.node).await?;
         }

@@ -14,6 +14,7 @@
 //! store, a certificate or a snapshot. A bad record is answered 400 with every problem named at its place, and nothing
 //! changes.
 
+mod admission;
 mod agent;
 mod agent_api;
 mod answer;
@@ -59,8 +60,10 @@ pub use local_agent::{Heartbeats, LocalAgent};
 pub use serve::serve;
 
 use crate::embedded::Embedded;
+use crate::server::Rate;
 use crate::server::ads::{AdsService, StreamStatus};
 use crate::store::Store;
+use admission::Admission;
 use metrics::Metrics;
 use params::Params;
 
@@ -69,6 +72,13 @@ use params::Params;
 pub struct HttpConfig {
     /// Most bytes of a request's body. Default 4 MiB.
     pub max_body: usize,
+    /// Most requests that are answered at a time, those that wait for a change included; more are refused with 429. Default
+    /// 10,000.
+    pub max_requests: usize,
+    /// How many requests are taken; more are refused with 429. Default any.
+    pub max_request_rate: Option<Rate>,
+    /// How many requests that may write are taken. Default any.
+    pub max_write_rate: Option<Rate>,
     /// How long the body of a request may take to arrive. Default 30 s.
     pub body_timeout: Duration,
     /// How long a blocking read waits that doesn't say. Default 5 minutes.
@@ -93,6 +103,9 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             max_body: 4 * 1024 * 1024,
+            max_requests: 10_000,
+            max_request_rate: None,
+            max_write_rate: None,
             body_timeout: Duration::from_secs(30),
             default_wait: Duration::from_secs(300),
             max_wait: Duration::from_secs(600),
@@ -131,6 +144,7 @@ pub struct HttpState {
     dump: Arc<dyn ResourceDump>,
     ads: Option<AdsService>,
     metrics: Metrics,
+    admission: Admission,
     stopping: watch::Sender<bool>,
     random: foldhash::fast::RandomState,
     drawn: AtomicU64,
@@ -158,7 +172,9 @@ impl HttpState {
             registry,
         } = parts;
         let metrics = Metrics::new(registry, &embedded, ads.clone());
+        let admission = Admission::new(&config, embedded.manager.clock().monotonic());
         Arc::new(Self {
+            admission,
             config,
             embedded,
             node,
@@ -273,6 +289,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         // Bodies are bounded where they are received.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), body::receive))
+        .layer(from_fn_with_state(state.clone(), admission::admit))
         .layer(from_fn_with_state(state.clone(), metrics::count))
         .with_state(state.clone())
 }

@@ -102,6 +102,8 @@ impl Delivery {
     /// The client has got exactly this now, whatever it had taken before of responses that it refused.
     fn accept(&mut self, whole: Vec<Arc<Resource>>, dropped: &BTreeSet<SmolStr>) {
         self.plan = None;
+        self.blind = false;
+        self.refused_whole.clear();
         let subscription = &self.subscription;
         let whole = whole.into_iter().map(|r| (r.name().clone(), r));
         self.accepted = whole
@@ -120,6 +122,13 @@ impl Delivery {
     fn refused(&mut self, pending: Pending, reason: &SmolStr) {
         self.plan = None;
         self.last_refusal = Some(reason.clone());
+        if self.blind {
+            let whole = pending.whole.iter();
+            self.refused_whole = whole
+                .map(|resource| (resource.name().clone(), resource.version().clone()))
+                .collect();
+            return;
+        }
         let alone = pending.items.len() == 1;
         for (name, content) in pending.items {
             if alone {

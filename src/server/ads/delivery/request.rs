@@ -39,6 +39,9 @@ impl Delivery {
                 }
             }
             Names::All(names) => {
+                if first {
+                    self.blind = self.replaces_all() && !request.version.is_empty();
+                }
                 let changed = self.ask_for(names);
                 // The client has seen the newest response, and has nothing to say about it nor other names to ask for:
                 // then part of it wants once more what another part had asked for before.
@@ -92,6 +95,10 @@ impl Delivery {
         }
         for name in &change.unsubscribe {
             self.unsubscribe(name);
+        }
+        if !change.is_empty() {
+            // Whether it got all of it depends on when it asked.
+            self.refused_whole.clear();
         }
         !change.is_empty()
     }
