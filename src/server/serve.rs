@@ -18,18 +18,19 @@ use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
 use super::access::{AllowAll, Authorizer};
-use super::ads::{self, AdsConfig, AdsService};
+use super::ads::{self, AdsService};
 use super::files::{
     FileProblems, FileSet, FileTargets, FileWatcher, LocalRecords, OwnedRecords, RefusedRecord,
     ReloadOutcome, Reloader, WatchOptions, apply, check_node_name, check_together, load,
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
+use super::limits::{Limits, session_metrics};
 use super::local_checks::LocalChecks;
 use super::provider::MeshProvider;
 use crate::clock::RealClock;
 use crate::config_source::{
     CatalogConfigSource, CatalogOptions, LocalConfigSource, LocalState, LocalSync,
-    LocalSyncOptions, Origin, OriginRecords, RecordError, SessionLimiter,
+    LocalSyncOptions, Origin, OriginRecords, RecordError, SessionControl, SessionLimiter,
 };
 use crate::embedded::{Embedded, EmbeddedConfig};
 use crate::model::{Node, SidecarPortRange};
@@ -70,6 +71,8 @@ pub struct ServeOptions {
     pub intention_default_allow: Option<bool>,
     /// Listen beyond this machine without encryption (decision C2).
     pub insecure: bool,
+    /// What the server takes on.
+    pub limits: Limits,
 }
 
 /// Why the control plane doesn't run.
@@ -128,6 +131,7 @@ struct Plan {
     xds_addr: SocketAddr,
     intention_default_allow: bool,
     sidecar_ports: SidecarPortRange,
+    limits: Limits,
 }
 
 impl Plan {
@@ -172,6 +176,7 @@ impl Plan {
                 .or_else(|| files.intention_default_allow.as_ref().map(|s| s.value))
                 .unwrap_or(true),
             sidecar_ports: files.sidecar_ports(),
+            limits: options.limits,
         })
     }
 }
@@ -228,6 +233,7 @@ struct Parts {
     embedded: Arc<Embedded>,
     sync: LocalSync,
     catalog: Arc<CatalogConfigSource>,
+    sessions: Arc<SessionControl>,
     checks: Arc<LocalChecks>,
     ads: AdsService,
     http: Arc<HttpState>,
@@ -281,9 +287,15 @@ impl Parts {
 
         let local = LocalConfigSource::new(manager.clone(), state.clone());
         let options = CatalogOptions::default();
-        let catalog =
-            CatalogConfigSource::start(manager.clone(), local, SessionLimiter::new(), &options)
-                .map_err(|e| failed("can't start the catalog's proxies")(&e))?;
+        let limiter = SessionLimiter::new();
+        let servers = plan.limits.servers.unwrap_or(0);
+        let clock = manager.clock().clone();
+        let sessions = SessionControl::start(limiter.clone(), &embedded.store, clock, servers)
+            .map_err(|e| failed("can't start the control of sessions")(&e))?;
+        let sessions = Arc::new(sessions);
+        let registry = session_metrics(&limiter, &sessions);
+        let catalog = CatalogConfigSource::start(manager.clone(), local, limiter, &options)
+            .map_err(|e| failed("can't start the catalog's proxies")(&e))?;
         let catalog = Arc::new(catalog);
         let authorizer: Arc<dyn Authorizer> = Arc::new(AllowAll::default());
         let generator = Arc::new(Generator::new());
@@ -296,15 +308,16 @@ impl Parts {
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
         let provider = Arc::new(provider);
-        let ads = AdsService::new(provider.clone(), AdsConfig::default());
+        let ads = AdsService::new(provider.clone(), plan.limits.ads());
         let advertised = match http.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
             ip => ip.to_string(),
         };
         let http_config = HttpConfig {
+            intention_default_allow: plan.intention_default_allow,
             advertise_address: advertised.into(),
             xds_plaintext_port: Some(xds.port()),
-            ..HttpConfig::default()
+            ..plan.limits.http()
         };
         let http_parts = HttpParts {
             authorizer,
@@ -313,12 +326,13 @@ impl Parts {
             agent: Arc::new(LocalAgent::new(state, Some(checks.clone()))),
             dump: Arc::new(MeshDump::new(generator, Some(provider))),
             ads: Some(ads.clone()),
-            registry: Default::default(),
+            registry,
         };
         Ok(Self {
             embedded,
             sync,
             catalog,
+            sessions,
             checks,
             ads,
             http: HttpState::new(http_parts, http_config),
@@ -416,6 +430,7 @@ impl Parts {
     fn stop(&mut self, deadline: Instant) {
         self.watcher.take();
         self.checks.stop();
+        self.sessions.stop();
         self.catalog.shut_down();
         self.sync.stop();
         let report = self.embedded.close(deadline);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use proxycfg::server::ads::{
-    AdsConfig, AdsService, AuthError, Caller, ClientNode, OpenError, ResourceProvider,
+    AdsConfig, AdsService, AuthError, Caller, ClientNode, OpenError, Protocol, ResourceProvider,
     ResourceWatch, ServeError, StreamUpdate, serve,
 };
 use proxycfg::xds::{Resource, ResourceSet, ResourceType};
@@ -158,7 +158,11 @@ impl World {
     }
 
     pub async fn connect(&self) -> Client {
-        Client::connect(self, PROXY).await
+        self.connect_as(Protocol::Delta).await
+    }
+
+    pub async fn connect_as(&self, protocol: Protocol) -> Client {
+        Client::connect(self, protocol, PROXY).await
     }
 
     /// Changes what the proxy will have at the next [`World::publish`].

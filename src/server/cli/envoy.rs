@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::client::{Client, ServerArgs};
 use super::{Failure, print_json};
+use crate::server::ads::Protocol;
 use crate::server::bootstrap::BootstrapParams;
 
 #[derive(Debug, clap::Args)]
@@ -34,6 +35,9 @@ pub(super) struct Args {
     /// Where Envoy reaches the control plane: HOST:PORT. The host of --http-addr and the port that the server names unless given.
     #[arg(long, value_name = "ADDR")]
     xds_addr: Option<String>,
+    /// In which form Envoy asks the control plane for its configuration.
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = XdsProtocol::Delta)]
+    xds_protocol: XdsProtocol,
     /// Token that Envoy presents to the control plane.
     #[arg(
         long,
@@ -50,6 +54,24 @@ pub(super) struct Args {
     /// Arguments for Envoy.
     #[arg(last = true, value_name = "ENVOY ARGS")]
     envoy_args: Vec<String>,
+}
+
+/// A form of xDS, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum XdsProtocol {
+    /// Only what changed is sent (api_type DELTA_GRPC).
+    Delta,
+    /// State of the world: all clusters or listeners are sent whenever one changes (api_type GRPC).
+    Sotw,
+}
+
+impl From<XdsProtocol> for Protocol {
+    fn from(option: XdsProtocol) -> Self {
+        match option {
+            XdsProtocol::Delta => Self::Delta,
+            XdsProtocol::Sotw => Self::StateOfTheWorld,
+        }
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -82,6 +104,7 @@ fn bootstrap(args: &Args) -> Result<Value, Failure> {
     if let Some(datacenter) = own["Config"]["Datacenter"].as_str() {
         params.datacenter = datacenter.to_owned();
     }
+    params.xds_protocol = args.xds_protocol.into();
     params.token = args.token.clone().unwrap_or_default();
     params.admin_address = args.admin_bind.ip().to_string();
     params.admin_port = args.admin_bind.port();

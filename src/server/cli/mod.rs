@@ -6,6 +6,7 @@
 mod chain;
 mod client;
 mod envoy;
+mod limits;
 mod proxies;
 mod resources;
 mod serve;

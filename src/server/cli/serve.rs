@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use super::limits::LimitArgs;
 use crate::server::files::{check_datacenter, check_node_name};
 use crate::server::serve::{ServeError, ServeOptions, serve};
 
@@ -39,6 +40,8 @@ pub(super) struct Args {
     /// Log JSON, an object a line.
     #[arg(long)]
     log_json: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,6 +60,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         xds_addr: args.xds_addr,
         intention_default_allow: args.intention_default.map(|p| p == Policy::Allow),
         insecure: args.insecure,
+        limits: args.limits.into(),
     };
     serve(options).map_err(|error| match error {
         ServeError::BadInput(_) | ServeError::Files(_) => Failure::BadInput(error.to_string()),
