@@ -51,6 +51,7 @@ impl From<AgentError> for HttpError {
                 Self::not_found(error.to_string())
             }
             AgentError::NotTtl(_) => Self::bad_request(error.to_string()),
+            AgentError::Unkept(_) => Self::internal(error.to_string()),
         }
     }
 }
@@ -174,15 +175,17 @@ async fn register(State(state): Shared, params: Params, body: Body) -> Result<Re
         }
         Ok(Written {
             warnings,
-            ..confirmed(&state)
+            ..confirmed(&state)?
         })
     })
     .await?;
     written.response(params.writer())
 }
 
-fn confirmed(state: &HttpState) -> Written {
-    Written::done(serde_json::Value::Null, index(state))
+/// The answer to a change of the agent's records, given when it is kept.
+fn confirmed(state: &HttpState) -> Result<Written, HttpError> {
+    state.agent().settle()?;
+    Ok(Written::done(serde_json::Value::Null, index(state)))
 }
 
 async fn deregister(
@@ -192,7 +195,7 @@ async fn deregister(
 ) -> Result<Response, HttpError> {
     let written = off_thread(move || {
         state.agent().deregister(&id)?;
-        Ok(confirmed(&state))
+        confirmed(&state)
     })
     .await?;
     written.response(params.writer())
@@ -226,7 +229,7 @@ async fn register_check(
             .map_err(|problems| HttpError::of_record(&problems))?;
         Ok(Written {
             warnings,
-            ..confirmed(&state)
+            ..confirmed(&state)?
         })
     })
     .await?;
@@ -240,7 +243,7 @@ async fn deregister_check(
 ) -> Result<Response, HttpError> {
     let written = off_thread(move || {
         state.agent().deregister_check(&id)?;
-        Ok(confirmed(&state))
+        confirmed(&state)
     })
     .await?;
     written.response(params.writer())
@@ -279,7 +282,7 @@ async fn set_status(
     let note = params.text("note").unwrap_or_default().to_owned();
     let written = off_thread(move || {
         state.agent().update_check(&id, status, &note)?;
-        Ok(confirmed(&state))
+        confirmed(&state)
     })
     .await?;
     written.response(params.writer())
@@ -311,7 +314,7 @@ async fn update(
         state.agent().update_check(&id, status, output)?;
         Ok(Written {
             warnings,
-            ..confirmed(&state)
+            ..confirmed(&state)?
         })
     })
     .await?;
