@@ -289,6 +289,12 @@ impl Store {
         }
     }
 
+    /// The store index of the last draft.
+    #[cfg(test)]
+    pub(super) fn drafted(&self) -> u64 {
+        self.drafts.lock().head.index()
+    }
+
     /// Makes a state the current one and tells the feeds; returns the wakers to call. The back end's lock must be held.
     fn publish(&self, after: StoreSnapshot, keys: Option<&[Key]>) -> Vec<Waker> {
         let replaced = std::mem::replace(&mut *self.current.write(), after.clone());
