@@ -3,6 +3,10 @@
 //! The order is what callers rely on: the files are read and checked before anything listens; both listeners are bound
 //! before anything starts, so that a port in use is told at once; Envoys are answered only when the files are in effect
 //! and the first step has settled, so that none is given less than what was configured.
+//!
+//! With a data folder, what it keeps is loaded first: the store, then the local state with its owners, over which the files
+//! go. Only then is the local state brought into the catalog, so that nothing is taken out of it on the way; and only when
+//! the first step over all of it has settled are Envoys answered, so that none that reconnects is told to remove anything.
 
 use std::fmt;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
@@ -11,6 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
 use smol_str::SmolStr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -20,8 +27,9 @@ use tracing::{error, info, warn};
 use super::access::{AllowAll, Authorizer};
 use super::ads::{self, AdsService};
 use super::files::{
-    FileProblems, FileSet, FileTargets, FileWatcher, LocalRecords, OwnedRecords, RefusedRecord,
-    ReloadOutcome, Reloader, WatchOptions, apply, check_node_name, check_together, load,
+    FileProblems, FileSet, FileTargets, FileWatcher, KeptRecords, LocalRecords, OwnedRecords,
+    RefusedRecord, ReloadOutcome, Reloader, WatchOptions, apply, check_node_name, check_together,
+    load,
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
 use super::limits::{Limits, session_metrics};
@@ -32,8 +40,9 @@ use crate::config_source::{
     CatalogConfigSource, CatalogOptions, LocalConfigSource, LocalState, LocalSync,
     LocalSyncOptions, Origin, OriginRecords, RecordError, SessionControl, SessionLimiter,
 };
-use crate::embedded::{Embedded, EmbeddedConfig};
-use crate::model::{Node, SidecarPortRange};
+use crate::embedded::{Embedded, EmbeddedConfig, EmbeddedError};
+use crate::model::{NameKey, Node, SidecarPortRange};
+use crate::store::durable::{DurableBackend, Observer};
 use crate::xds::Generator;
 
 /// Consul's port for its HTTP API.
@@ -50,6 +59,11 @@ const STOP: Duration = Duration::from_secs(15);
 
 /// Threads that make Envoy resources.
 const GENERATOR_THREADS: usize = 2;
+
+/// Upper bounds of the histogram of times to write to the disk, in seconds.
+const PERSIST_TIMES: [f64; 11] = [
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
+];
 
 /// How often old roots are looked for that nothing depends on any more.
 const PRUNE: Duration = Duration::from_secs(3600);
@@ -73,6 +87,8 @@ pub struct ServeOptions {
     pub insecure: bool,
     /// What the server takes on.
     pub limits: Limits,
+    /// Where records and the certificate authority are kept; default in memory only.
+    pub data_dir: Option<PathBuf>,
 }
 
 /// Why the control plane doesn't run.
@@ -132,6 +148,7 @@ struct Plan {
     intention_default_allow: bool,
     sidecar_ports: SidecarPortRange,
     limits: Limits,
+    data_dir: Option<PathBuf>,
 }
 
 impl Plan {
@@ -177,6 +194,7 @@ impl Plan {
                 .unwrap_or(true),
             sidecar_ports: files.sidecar_ports(),
             limits: options.limits,
+            data_dir: options.data_dir,
         })
     }
 }
@@ -231,7 +249,7 @@ fn bind(address: SocketAddr, flag: &str) -> Result<Bound, ServeError> {
 /// Everything that runs.
 struct Parts {
     embedded: Arc<Embedded>,
-    sync: LocalSync,
+    sync: Arc<LocalSync>,
     catalog: Arc<CatalogConfigSource>,
     sessions: Arc<SessionControl>,
     checks: Arc<LocalChecks>,
@@ -253,14 +271,19 @@ impl Parts {
         let mut config = EmbeddedConfig::default();
         config.engine.proxies.datacenter = plan.datacenter.clone();
         config.engine.proxies.intention_default_allow = plan.intention_default_allow;
-        let embedded = Embedded::start_with(config, clock.clone())
-            .map_err(|e| failed("can't start the engine")(&e))?;
+        let mut registry = Registry::default();
+        let embedded = start_engine(plan, config, clock.clone(), &mut registry)?;
         let embedded = Arc::new(embedded);
-        info!(
-            "records and the certificate authority are kept in memory only: a restart makes a new trust domain"
-        );
         let manager = &embedded.manager;
         let state = Arc::new(LocalState::new(plan.node_name.clone(), plan.sidecar_ports));
+        state
+            .restore(&embedded.store.snapshot())
+            .map_err(|e| failed("can't start the local agent")(&e))?;
+        let targets = FileTargets {
+            store: embedded.store.clone(),
+            local: Arc::new(FileRecordsInLocalState(state.clone())),
+        };
+        let report = apply(set, &targets, true)?;
         let node = Node {
             node: plan.node_name.to_string(),
             address: Ipv4Addr::LOCALHOST.to_string(),
@@ -269,11 +292,7 @@ impl Parts {
         };
         let sync = LocalSync::start(manager.clone(), state.clone(), LocalSyncOptions::new(node))
             .map_err(|e| failed("can't start the local agent")(&e))?;
-        let targets = FileTargets {
-            store: embedded.store.clone(),
-            local: Arc::new(FileRecordsInLocalState(state.clone())),
-        };
-        let report = apply(set, &targets, true)?;
+        let sync = Arc::new(sync);
         let checks = LocalChecks::start(state.clone(), embedded.store.clone(), clock)
             .map_err(|e| failed("can't start the health checks")(&e))?;
         let checks = Arc::new(checks);
@@ -281,6 +300,9 @@ impl Parts {
         let synced = sync
             .flush(deadline)
             .map_err(|e| failed("the services of the files were not taken in")(&e))?;
+        if let Some(why) = synced.unkept {
+            return Err(ServeError::Failed(why));
+        }
         manager
             .wait_index(synced.store_index.max(report.store_index), deadline)
             .map_err(|e| failed("the first configuration of the proxies was not ready")(&e))?;
@@ -319,11 +341,15 @@ impl Parts {
             xds_plaintext_port: Some(xds.port()),
             ..plan.limits.http()
         };
+        let mut agent = LocalAgent::new(state, Some(checks.clone()));
+        if plan.data_dir.is_some() {
+            agent = agent.kept_by(sync.clone());
+        }
         let http_parts = HttpParts {
             authorizer,
             embedded: embedded.clone(),
             node: plan.node_name.clone(),
-            agent: Arc::new(LocalAgent::new(state, Some(checks.clone()))),
+            agent: Arc::new(agent),
             dump: Arc::new(MeshDump::new(generator, Some(provider))),
             ads: Some(ads.clone()),
             registry,
@@ -440,6 +466,73 @@ impl Parts {
     }
 }
 
+/// Starts the engine over what is kept, or over nothing.
+fn start_engine(
+    plan: &Plan,
+    config: EmbeddedConfig,
+    clock: Arc<RealClock>,
+    registry: &mut Registry,
+) -> Result<Embedded, ServeError> {
+    let engine = |e: EmbeddedError| failed("can't start the engine")(&e);
+    let Some(folder) = &plan.data_dir else {
+        info!(
+            "records and the certificate authority are kept in memory only: a restart makes a new trust domain"
+        );
+        return Embedded::start_with(config, clock).map_err(engine);
+    };
+    let backend = DurableBackend::open(folder).map_err(|e| ServeError::Failed(e.to_string()))?;
+    let backend = backend.observed(PersistMetrics::register(registry).observer());
+    Embedded::start_durable(config, clock, Box::new(backend)).map_err(|error| match error {
+        // It names the file and the mend.
+        EmbeddedError::Store(error) => ServeError::Failed(error.to_string()),
+        other => engine(other),
+    })
+}
+
+/// What is counted of writes to the data folder.
+struct PersistMetrics {
+    times: Histogram,
+    commits: Counter,
+    failures: Counter,
+}
+
+impl PersistMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            times: Histogram::new(PERSIST_TIMES),
+            commits: Counter::default(),
+            failures: Counter::default(),
+        };
+        registry.register(
+            "proxycfg_persist_seconds",
+            "Time until a group of commits is on the disk",
+            metrics.times.clone(),
+        );
+        registry.register(
+            "proxycfg_persist_commits",
+            "Commits that were written to the disk, in groups",
+            metrics.commits.clone(),
+        );
+        registry.register(
+            "proxycfg_persist_failures",
+            "Groups of commits that could not be written to the disk, and were refused",
+            metrics.failures.clone(),
+        );
+        metrics
+    }
+
+    fn observer(self) -> Observer {
+        Box::new(move |group| {
+            self.times.observe(group.elapsed.as_secs_f64());
+            if group.kept {
+                self.commits.inc_by(group.commits as u64);
+            } else {
+                self.failures.inc();
+            }
+        })
+    }
+}
+
 /// Ends when the server is to stop.
 fn ended(stopping: &watch::Sender<bool>) -> impl Future<Output = ()> + Send + use<> {
     let mut stopping = stopping.subscribe();
@@ -546,6 +639,25 @@ impl LocalRecords for FileRecordsInLocalState {
             Err(errors) => Err(errors.into_iter().map(refused).collect()),
         }
     }
+
+    fn kept(&self) -> KeptRecords {
+        let origins = self.0.origins();
+        let files = origins.iter().filter_map(Origin::path);
+        let of_api = |origin: &Origin| origin.path().is_none();
+        let services = self.0.services().into_iter();
+        let checks = self.0.checks().into_iter();
+        KeptRecords {
+            files: files.map(str::to_owned).collect(),
+            services: services
+                .filter(|entry| of_api(&entry.origin) && entry.sidecar_of.is_none())
+                .map(|entry| NameKey::new(&entry.service.id))
+                .collect(),
+            checks: checks
+                .filter(|check| check.alone.as_ref().is_some_and(of_api))
+                .map(|check| NameKey::new(&check.check.check_id))
+                .collect(),
+        }
+    }
 }
 
 /// What a person at a terminal is told: what is served, where, and how to attach an Envoy.
@@ -577,6 +689,10 @@ impl Banner {
             (None, Some(proxy)) => format!("--proxy-id {}", proxy.effective_id()),
             (None, None) => "--sidecar-for SERVICE_ID".to_owned(),
         };
+        let kept = match &plan.data_dir {
+            Some(folder) => format!("kept in        {}", folder.display()),
+            None => "kept in memory: a restart makes a new trust domain".to_owned(),
+        };
         Self(format!(
             "proxycfg {} on node {}, datacenter {}\n\
              \x20 serves         {served}\n\
@@ -584,7 +700,7 @@ impl Banner {
              \x20 HTTP API       http://{http}\n\
              \x20 attach Envoy   proxycfg envoy {attach}{elsewhere}\n\
              \x20 see proxies    proxycfg proxies{elsewhere}\n\
-             \x20 kept in memory: a restart makes a new trust domain\n\
+             \x20 {kept}\n\
              Ctrl-C stops it.",
             env!("CARGO_PKG_VERSION"),
             plan.node_name,

@@ -31,6 +31,10 @@ pub(super) struct Args {
     /// What holds for callers that no intention speaks of; allow unless given here or in a file.
     #[arg(long, value_name = "POLICY")]
     intention_default: Option<Policy>,
+    /// Folder to keep records and the certificate authority in, over restarts and crashes; it is made if it doesn't exist.
+    /// Without it they are kept in memory only.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// Listen without encryption on addresses that other machines reach.
     #[arg(long)]
     insecure: bool,
@@ -61,6 +65,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         intention_default_allow: args.intention_default.map(|p| p == Policy::Allow),
         insecure: args.insecure,
         limits: args.limits.into(),
+        data_dir: args.data_dir,
     };
     serve(options).map_err(|error| match error {
         ServeError::BadInput(_) | ServeError::Files(_) => Failure::BadInput(error.to_string()),
