@@ -8,6 +8,7 @@ pub mod cli;
 pub mod files;
 pub mod http;
 mod limits;
+pub mod listen;
 mod local_checks;
 mod provider;
 mod rate;

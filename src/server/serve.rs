@@ -9,8 +9,8 @@
 //! the first step over all of it has settled are Envoys answered, so that none that reconnects is told to remove anything.
 
 use std::fmt;
-use std::io::{ErrorKind, IsTerminal as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{IsTerminal as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
-use super::access::{AllowAll, Authorizer};
 use super::ads::{self, AdsService};
 use super::files::{
     FileProblems, FileSet, FileTargets, FileWatcher, KeptRecords, LocalRecords, OwnedRecords,
@@ -33,9 +32,10 @@ use super::files::{
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
 use super::limits::{Limits, session_metrics};
+use super::listen::{Bound, Guard, Protection, bind};
 use super::local_checks::LocalChecks;
 use super::provider::MeshProvider;
-use crate::clock::RealClock;
+use crate::clock::{Clock, RealClock};
 use crate::config_source::{
     CatalogConfigSource, CatalogOptions, LocalConfigSource, LocalState, LocalSync,
     LocalSyncOptions, Origin, OriginRecords, RecordError, SessionControl, SessionLimiter,
@@ -83,8 +83,8 @@ pub struct ServeOptions {
     pub xds_addr: Option<SocketAddr>,
     /// What holds for callers that no intention speaks of; default true.
     pub intention_default_allow: Option<bool>,
-    /// Listen beyond this machine without encryption (decision C2).
-    pub insecure: bool,
+    /// How the ports are protected (decision C2).
+    pub protection: Protection,
     /// What the server takes on.
     pub limits: Limits,
     /// Where records and the certificate authority are kept; default in memory only.
@@ -121,6 +121,8 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     for warning in &set.warnings {
         warn!("{warning}");
     }
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+    let guard = plan.protection.start(&clock)?;
     let http = bind(plan.http_addr, "--http-addr")?;
     let xds = bind(plan.xds_addr, "--xds-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -129,8 +131,8 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
         .enable_all()
         .build()
         .map_err(|e| failed("can't start the network's threads")(&e))?;
-    let mut parts = Parts::start(&plan, &set, &http.1, &xds.1)?;
-    let result = runtime.block_on(parts.run(&plan, set, http, xds));
+    let mut parts = Parts::start(&plan, &set, &guard, clock, &http.1, &xds.1)?;
+    let result = runtime.block_on(parts.run(&plan, set, &guard, http, xds));
     let deadline = Instant::now() + STOP;
     parts.stop(deadline);
     runtime.shutdown_timeout(deadline.saturating_duration_since(Instant::now()));
@@ -149,6 +151,7 @@ struct Plan {
     sidecar_ports: SidecarPortRange,
     limits: Limits,
     data_dir: Option<PathBuf>,
+    protection: Protection,
 }
 
 impl Plan {
@@ -173,10 +176,8 @@ impl Plan {
         let xds_port = files.xds_port.as_ref().map(|s| s.value);
         let http_addr = address(options.http_addr, http_port, HTTP_PORT);
         let xds_addr = address(options.xds_addr, xds_port, XDS_PORT);
-        if !options.insecure {
-            refuse_open(http_addr, "--http-addr")?;
-            refuse_open(xds_addr, "--xds-addr")?;
-        }
+        options.protection.check(http_addr, "--http-addr")?;
+        options.protection.check(xds_addr, "--xds-addr")?;
         if http_addr == xds_addr && http_addr.port() != 0 {
             return Err(ServeError::BadInput(format!(
                 "--http-addr and --xds-addr are both {http_addr}; give each a port of its own"
@@ -195,6 +196,7 @@ impl Plan {
             sidecar_ports: files.sidecar_ports(),
             limits: options.limits,
             data_dir: options.data_dir,
+            protection: options.protection,
         })
     }
 }
@@ -211,39 +213,6 @@ fn machine_name() -> Result<String, ServeError> {
             "the machine's name {name:?} can't be the node's name ({why}); give --node-name"
         ))),
     }
-}
-
-/// Everybody who reaches the listeners may read certificates with their keys and change everything (decision C2).
-fn refuse_open(address: SocketAddr, flag: &str) -> Result<(), ServeError> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    Err(ServeError::BadInput(format!(
-        "{flag} {address}: other machines may reach this address, and connections are neither encrypted nor authenticated; \
-         listen on 127.0.0.1, or add --insecure if the network is trusted"
-    )))
-}
-
-/// A bound listener and its address.
-type Bound = (TcpListener, SocketAddr);
-
-fn bind(address: SocketAddr, flag: &str) -> Result<Bound, ServeError> {
-    let listener = TcpListener::bind(address).map_err(|error| {
-        ServeError::Failed(match error.kind() {
-            ErrorKind::AddrInUse => format!(
-                "{flag} {address}: the port is in use; stop the program that listens there, or choose another with {flag}"
-            ),
-            ErrorKind::AddrNotAvailable => format!(
-                "{flag} {address}: this machine doesn't have the address; choose another with {flag}"
-            ),
-            _ => format!("{flag} {address}: can't listen: {error}"),
-        })
-    })?;
-    let bound = listener
-        .set_nonblocking(true)
-        .and_then(|()| listener.local_addr());
-    let address = bound.map_err(|e| failed("can't prepare a listener")(&e))?;
-    Ok((listener, address))
 }
 
 /// Everything that runs.
@@ -264,10 +233,11 @@ impl Parts {
     fn start(
         plan: &Plan,
         set: &FileSet,
+        guard: &Guard,
+        clock: Arc<dyn Clock>,
         http: &SocketAddr,
         xds: &SocketAddr,
     ) -> Result<Self, ServeError> {
-        let clock = Arc::new(RealClock::new());
         let mut config = EmbeddedConfig::default();
         config.engine.proxies.datacenter = plan.datacenter.clone();
         config.engine.proxies.intention_default_allow = plan.intention_default_allow;
@@ -319,7 +289,7 @@ impl Parts {
         let catalog = CatalogConfigSource::start(manager.clone(), local, limiter, &options)
             .map_err(|e| failed("can't start the catalog's proxies")(&e))?;
         let catalog = Arc::new(catalog);
-        let authorizer: Arc<dyn Authorizer> = Arc::new(AllowAll::default());
+        let authorizer = guard.authorizer.clone();
         let generator = Arc::new(Generator::new());
         let provider = MeshProvider::start(
             catalog.clone(),
@@ -338,7 +308,8 @@ impl Parts {
         let http_config = HttpConfig {
             intention_default_allow: plan.intention_default_allow,
             advertise_address: advertised.into(),
-            xds_plaintext_port: Some(xds.port()),
+            xds_plaintext_port: guard.tls.is_none().then(|| xds.port()),
+            xds_tls_port: guard.tls.is_some().then(|| xds.port()),
             ..plan.limits.http()
         };
         let mut agent = LocalAgent::new(state, Some(checks.clone()));
@@ -372,6 +343,7 @@ impl Parts {
         &mut self,
         plan: &Plan,
         set: FileSet,
+        guard: &Guard,
         (http, http_addr): Bound,
         (xds, xds_addr): Bound,
     ) -> Result<(), ServeError> {
@@ -385,12 +357,12 @@ impl Parts {
         let stopping = watch::Sender::new(false);
         let mut http: JoinHandle<Result<(), String>> = {
             let stopped = ended(&stopping);
-            let serving = http::serve(http, self.http.clone(), stopped);
+            let serving = http::serve(http, guard.tls.clone(), self.http.clone(), stopped);
             tokio::spawn(async { serving.await.map_err(|e| format!("HTTP listener: {e}")) })
         };
         let mut xds: JoinHandle<Result<(), String>> = {
             let stopped = ended(&stopping);
-            let serving = ads::serve(xds, self.ads.clone(), stopped);
+            let serving = ads::serve(xds, guard.tls.clone(), self.ads.clone(), stopped);
             tokio::spawn(async { serving.await.map_err(|e| e.to_string()) })
         };
         tokio::spawn(prune_roots(self.embedded.clone()));
@@ -470,7 +442,7 @@ impl Parts {
 fn start_engine(
     plan: &Plan,
     config: EmbeddedConfig,
-    clock: Arc<RealClock>,
+    clock: Arc<dyn Clock>,
     registry: &mut Registry,
 ) -> Result<Embedded, ServeError> {
     let engine = |e: EmbeddedError| failed("can't start the engine")(&e);
@@ -676,10 +648,24 @@ impl Banner {
             1 => served.push_str("; 1 config entry"),
             n => served.push_str(&format!("; {n} config entries")),
         }
-        let elsewhere = if http.port() == HTTP_PORT && http.ip().is_loopback() {
+        let encrypted = plan.protection.tls_cert.is_some();
+        let mut elsewhere = if encrypted {
+            format!(" --http-addr https://{http} --ca-file CA.pem")
+        } else if http.port() == HTTP_PORT && http.ip().is_loopback() {
             String::new()
         } else {
             format!(" --http-addr {http}")
+        };
+        if plan.protection.tls_client_ca.is_some() {
+            elsewhere.push_str(" --client-cert CERT.pem --client-key KEY.pem");
+        }
+        if plan.protection.tokens.is_some() {
+            elsewhere.push_str(" --token-file FILE");
+        }
+        let (scheme, secured) = if encrypted {
+            ("https", " (TLS)")
+        } else {
+            ("http", "")
         };
         let definitions: Vec<_> = set.services().map(|s| &s.record).collect();
         let with_sidecar = definitions.iter().find(|d| d.sidecar().is_some());
@@ -696,8 +682,8 @@ impl Banner {
         Self(format!(
             "proxycfg {} on node {}, datacenter {}\n\
              \x20 serves         {served}\n\
-             \x20 xDS            {xds}\n\
-             \x20 HTTP API       http://{http}\n\
+             \x20 xDS            {xds}{secured}\n\
+             \x20 HTTP API       {scheme}://{http}\n\
              \x20 attach Envoy   proxycfg envoy {attach}{elsewhere}\n\
              \x20 see proxies    proxycfg proxies{elsewhere}\n\
              \x20 {kept}\n\

@@ -95,7 +95,7 @@ impl Mesh {
             .unwrap();
         let xds_port = listener.local_addr().unwrap().port();
         let (stop, stopped) = oneshot::channel();
-        runtime.spawn(serve(listener, ads.clone(), async move {
+        runtime.spawn(serve(listener, None, ads.clone(), async move {
             // Dropping the world stops the server too.
             let _ = stopped.await;
         }));

@@ -135,7 +135,7 @@ impl World {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(serve(listener, service.clone(), async move {
+        let served = tokio::spawn(serve(listener, None, service.clone(), async move {
             // Dropping the world stops the server too.
             let _ = stopped.await;
         }));

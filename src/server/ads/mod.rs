@@ -38,6 +38,6 @@ pub use provider::{
     AuthError, EndReason, OpenError, ResourceProvider, ResourceWatch, StreamUpdate,
 };
 pub use request::{AdsRequest, Names};
-pub use service::{AdsServer, AdsService, ServeError, serve, serve_with, server_builder};
+pub use service::{AdsServer, AdsService, ServeError, serve};
 pub use status::{Quarantined, StreamPhase, StreamStatus, TypeStatus};
 pub use stream::{AdsResponse, AdsStream, RequestError, RequestKind};

@@ -16,12 +16,12 @@ use smol_str::SmolStr;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
@@ -34,6 +34,7 @@ use super::stream::AdsResponse;
 use super::stream_task::StreamTask;
 use super::wire::{AdsCodec, Delta, StateOfTheWorld, Wire};
 use crate::server::rate::TokenBucket;
+use crate::server::tls::{self, ServerTls};
 
 const NAME: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 const DELTA: &str =
@@ -276,45 +277,24 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// A transport server with the keep-alive and stream limits of `config`, to which TLS can still be added.
-#[must_use]
-pub fn server_builder(config: &AdsConfig) -> Server {
-    Server::builder()
-        .http2_keepalive_interval(Some(config.keepalive_interval))
-        .http2_keepalive_timeout(Some(config.keepalive_timeout))
-        .max_concurrent_streams(config.max_streams_per_connection)
-}
-
-/// Serves on `listener` until `shutdown` is done; then ends all streams, and waits for the connections to close, at most
+/// Serves on `listener`, encrypted if `tls` is given, until `shutdown` is done; then ends all streams, and waits for the connections to close, at most
 /// [`AdsConfig::stop_grace`].
 ///
 /// # Errors
 /// If the listener or the transport fails.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
     service: AdsService,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    serve_with(
-        server_builder(service.config()),
-        listener,
-        service,
-        shutdown,
-    )
-    .await
-}
-
-/// [`serve`] with a transport server that the caller has set up.
-///
-/// # Errors
-/// As [`serve`].
-pub async fn serve_with(
-    mut server: Server,
-    listener: TcpListener,
-    service: AdsService,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), ServeError> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let config = service.config();
+    let mut server = Server::builder()
+        .http2_keepalive_interval(Some(config.keepalive_interval))
+        .http2_keepalive_timeout(Some(config.keepalive_timeout))
+        .max_concurrent_streams(config.max_streams_per_connection);
+    let incoming = ReceiverStream::new(tls::incoming(listener, tls, tls::Protocol::Xds));
+    let incoming = incoming.map(Ok::<_, std::io::Error>);
     let mut stopped = service.shared.stopping.subscribe();
     let signal = {
         let service = service.clone();
