@@ -57,6 +57,9 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// How long stopping may take, all parts together.
 const STOP: Duration = Duration::from_secs(15);
 
+/// How soon an idle stream whose token is gone ends.
+const TOKEN_CHECK: Duration = Duration::from_secs(30);
+
 /// Threads that make Envoy resources.
 const GENERATOR_THREADS: usize = 2;
 
@@ -300,7 +303,11 @@ impl Parts {
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
         let provider = Arc::new(provider);
-        let ads = AdsService::new(provider.clone(), plan.limits.ads());
+        let mut ads_config = plan.limits.ads();
+        if plan.protection.tokens.is_some() {
+            ads_config.auth_check_interval = TOKEN_CHECK;
+        }
+        let ads = AdsService::new(provider.clone(), ads_config);
         let advertised = match http.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
             ip => ip.to_string(),

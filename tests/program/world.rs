@@ -165,6 +165,12 @@ impl Server {
         lines.iter().filter(|l| message(l).contains(text)).count()
     }
 
+    /// All of the log so far.
+    pub fn whole_log(&self) -> String {
+        let lines = self.log.lines.lock().unwrap();
+        lines.iter().map(Value::to_string).collect()
+    }
+
     /// Runs a client command against it.
     pub fn client(&self, args: &[&str]) -> Ended {
         let address = self.http.to_string();
