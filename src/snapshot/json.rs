@@ -71,6 +71,7 @@ impl Serialize for ConnectProxySnapshot {
         map.serialize_entry("MeshConfig", &Inner(&self.mesh))?;
         let providers: Vec<_> = self.jwt_providers.iter().map(Inner).collect();
         map.serialize_entry("JWTProviders", &providers)?;
+        map.serialize_entry("ExposedChecks", &self.exposed_checks.paths)?;
         map.serialize_entry("Upstreams", &Upstreams(&self.upstreams))?;
         map.end()
     }
