@@ -404,6 +404,7 @@ impl Manager {
             shared_parts: core.shared.len(),
             steps: Core::count(&counters.steps),
             answers_computed: Core::count(&core.evaluator.computed),
+            chains_compiled: Core::count(&core.evaluator.chains),
             runs: Core::count(&counters.runs),
             parts_built: Core::count(&counters.parts),
             targets_built: core.shared.targets_built(),

@@ -61,6 +61,8 @@ pub struct EngineCounts {
     pub steps: u64,
     /// Answers computed by views.
     pub answers_computed: u64,
+    /// Discovery chains compiled, which are among the answers.
+    pub chains_compiled: u64,
     /// Runs of states.
     pub runs: u64,
     /// Parts built.

@@ -31,7 +31,10 @@ pub(super) struct ConnectProxyState {
     intentions: Slot<SmolStr, PartRef<Vec<Intention>>>,
     mesh: Slot<(), PartRef<Option<MeshConfig>>>,
     jwt_providers: Slot<(), PartRef<Vec<Arc<JwtProvider>>>>,
-    exposed_checks: Slot<Option<(SmolStr, SmolStr)>, PartRef<ExposedChecks>>,
+    /// Only where checks are opened: most sidecars open none.
+    exposed_checks: Option<Box<Slot<(SmolStr, SmolStr), PartRef<ExposedChecks>>>>,
+    /// The plans that the upstream states are of.
+    planned: Option<PartId>,
     upstreams: Vec<UpstreamState>,
     entries: Option<Arc<[UpstreamEntry]>>,
 }
@@ -114,48 +117,52 @@ impl ConnectProxyState {
                 let service = SmolStr::from(&proxy.destination_service_id);
                 (id.node.clone(), service)
             });
-        self.exposed_checks
-            .refresh(exposing, false, run, |exposing, _, asker| {
-                let Some((node, service_id)) = exposing.clone() else {
-                    return Some(NO_CHECKS.clone());
-                };
-                match asker.ask(&Query::ExposedChecks { node, service_id })? {
-                    Answer::ExposedChecks(part) => Some(part),
-                    _ => None,
-                }
-            })
+        let Some(exposing) = exposing else {
+            let had = self.exposed_checks.take().is_some();
+            run.rewired |= had;
+            return had;
+        };
+        let slot = self.exposed_checks.get_or_insert_default();
+        slot.refresh(exposing, false, run, |(node, service_id), _, asker| {
+            let query = Query::ExposedChecks {
+                node: node.clone(),
+                service_id: service_id.clone(),
+            };
+            match asker.ask(&query)? {
+                Answer::ExposedChecks(part) => Some(part),
+                _ => None,
+            }
+        })
     }
 
     /// Matches the upstream states to the plans of the registration (both sorted by id), then brings each up to date.
     fn refresh_upstreams(&mut self, shared: &SharedParts, run: &mut Run<'_>) -> bool {
         let Some(base) = self.base.output() else {
             // Without a registration there is nothing to dial; what was known is let go.
-            let had = !self.upstreams.is_empty();
-            self.upstreams.clear();
-            return had;
+            self.planned = None;
+            run.rewired = true;
+            return !std::mem::take(&mut self.upstreams).is_empty();
         };
         let mut changed = false;
-        let same = self.upstreams.len() == base.upstreams.len()
-            && self
-                .upstreams
-                .iter()
-                .zip(&base.upstreams)
-                .all(|(state, plan)| {
-                    state.plan().id == plan.id
-                        && state.plan().definition.id() == plan.definition.id()
-                });
-        if !same {
+        if self.planned != Some(base.upstreams.id()) {
+            self.planned = Some(base.upstreams.id());
             changed = true;
+            run.rewired = true;
             let mut old = std::mem::take(&mut self.upstreams).into_iter().peekable();
-            for plan in &base.upstreams {
-                while old.next_if(|state| state.plan().id < plan.id).is_some() {}
-                let state = match old.next_if(|state| state.plan().id == plan.id) {
-                    Some(mut state) => {
-                        state.set_plan(plan.clone());
-                        state
-                    }
-                    None => UpstreamState::new(plan.clone()),
-                };
+            self.upstreams.reserve_exact(base.upstreams.len());
+            for plan in base.upstreams.iter() {
+                while old
+                    .next_if(|state| state.plan().upstream_id() < plan.upstream_id())
+                    .is_some()
+                {}
+                let state =
+                    match old.next_if(|state| state.plan().upstream_id() == plan.upstream_id()) {
+                        Some(mut state) => {
+                            state.set_plan(plan.clone());
+                            state
+                        }
+                        None => UpstreamState::new(plan.clone()),
+                    };
                 self.upstreams.push(state);
             }
         }
@@ -175,7 +182,12 @@ impl ConnectProxyState {
                 intentions: self.intentions.output()?.clone(),
                 mesh: self.mesh.output()?.clone(),
                 jwt_providers: self.jwt_providers.output()?.clone(),
-                exposed_checks: self.exposed_checks.output().unwrap_or(&NO_CHECKS).clone(),
+                exposed_checks: self
+                    .exposed_checks
+                    .as_ref()
+                    .and_then(|slot| slot.output())
+                    .unwrap_or(&NO_CHECKS)
+                    .clone(),
                 upstreams: self.entries.clone()?,
             }),
         })
@@ -192,7 +204,9 @@ impl ConnectProxyState {
         self.intentions.wants(into);
         self.mesh.wants(into);
         self.jwt_providers.wants(into);
-        self.exposed_checks.wants(into);
+        if let Some(slot) = &self.exposed_checks {
+            slot.wants(into);
+        }
         for upstream in &self.upstreams {
             upstream.wants(into);
         }
@@ -205,7 +219,9 @@ impl ConnectProxyState {
         self.intentions.issues(into);
         self.mesh.issues(into);
         self.jwt_providers.issues(into);
-        self.exposed_checks.issues(into);
+        if let Some(slot) = &self.exposed_checks {
+            slot.issues(into);
+        }
         for upstream in &self.upstreams {
             upstream.issues(into);
         }

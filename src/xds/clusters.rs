@@ -62,6 +62,8 @@ pub(super) struct Assignment {
     pub target: SmolStr,
     /// Instances that warn count as failing.
     pub only_passing: bool,
+    /// It is a member of a failover: until its last instance fails, nothing goes to the next member.
+    pub failover: bool,
     /// The target is in another datacenter and must be reached through mesh gateways, never directly.
     pub through_gateway: bool,
 }
@@ -271,6 +273,7 @@ impl Builder<'_> {
             cluster,
             target: id.clone(),
             only_passing: target.subset.only_passing,
+            failover: self.resolver.failover.is_some(),
             through_gateway: other_datacenter
                 && matches!(mode, MeshGatewayMode::Local | MeshGatewayMode::Remote),
         }

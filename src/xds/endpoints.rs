@@ -11,11 +11,17 @@ use crate::model::{Endpoint, EndpointHealth};
 /// Largest weight that Envoy accepts.
 const LARGEST_WEIGHT: u32 = 128;
 
+/// In percent, what the healthy instances of a failover's member are taken to bear. Of itself Envoy sends a part of the
+/// traffic on as soon as 29 percent of the instances have failed; a failover is for when all of them have.
+const UNTIL_ALL_FAIL: u32 = 100_000;
+
 /// What decides about an assignment beside its instances.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms<'a> {
     /// Instances that warn count as failing.
     pub only_passing: bool,
+    /// It is a member of a failover (see [`UNTIL_ALL_FAIL`]).
+    pub failover: bool,
     /// The proxy's own datacenter: instances elsewhere are dialled at their wide-area address.
     pub datacenter: &'a str,
 }
@@ -41,7 +47,14 @@ pub(super) fn assignment(
             )),
         }
     }
-    (group(cluster, endpoints), problems)
+    let mut assignment = group(cluster, endpoints);
+    if terms.failover {
+        assignment.policy = Some(endpoint::cluster_load_assignment::Policy {
+            overprovisioning_factor: uint32(UNTIL_ALL_FAIL),
+            ..Default::default()
+        });
+    }
+    (assignment, problems)
 }
 
 /// An assignment with one group.
@@ -196,6 +209,7 @@ mod tests {
         named.service_id = "db-2".into();
         let terms = Terms {
             only_passing: false,
+            failover: false,
             datacenter: "dc1",
         };
         let (assignment, problems) = assignment("db", &[good, named], terms);
@@ -205,9 +219,26 @@ mod tests {
     }
 
     #[test]
+    fn a_failover_waits_until_the_last_instance_fails() {
+        let instances = [instance(EndpointHealth::Passing, 1, 1)];
+        let factor = |failover| {
+            let terms = Terms {
+                only_passing: false,
+                failover,
+                datacenter: "dc1",
+            };
+            let policy = assignment("db", &instances, terms).0.policy;
+            policy.and_then(|policy| policy.overprovisioning_factor)
+        };
+        assert_eq!(factor(true), uint32(100_000));
+        assert_eq!(factor(false), None);
+    }
+
+    #[test]
     fn xds_18_an_empty_assignment_has_one_empty_group() {
         let terms = Terms {
             only_passing: false,
+            failover: false,
             datacenter: "dc1",
         };
         let (assignment, problems) = assignment("db", &[], terms);

@@ -10,7 +10,7 @@ use super::{Generated, Resource, ResourceSet, ResourceType, resource_to_json};
 use crate::model::chain::CompiledChain;
 use crate::model::{
     CaRoots, Decode, Endpoint, EndpointHealth, ExposedChecks, Intention, IssuedCert, JwtProvider,
-    MeshConfig, PrivateKey, ProxyId, ServiceKind, Upstream, UpstreamId, decode_document,
+    MeshConfig, PrivateKey, ProxyId, ServiceKind, Upstream, decode_document,
 };
 use crate::snapshot::{
     ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, Part, PartRef, TargetEndpoints,
@@ -134,11 +134,10 @@ impl Fixture {
             endpoints,
         });
         self.upstreams.push(UpstreamEntry {
-            id: UpstreamId::of(&definition),
-            definition: Part::new(definition),
+            definition: Part::new(definition.into()),
             target: Some(target),
         });
-        self.upstreams.sort_by(|a, b| a.id.cmp(&b.id));
+        self.upstreams.sort_by(|a, b| a.id().cmp(b.id()));
         self
     }
 
@@ -151,7 +150,7 @@ impl Fixture {
         let entry = self
             .upstreams
             .iter_mut()
-            .find(|entry| entry.id.name == upstream)
+            .find(|entry| entry.id().name == upstream)
             .unwrap();
         let old = entry.target.as_ref().unwrap();
         let mut new = UpstreamTarget {

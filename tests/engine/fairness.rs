@@ -105,6 +105,66 @@ fn fc_012_only_the_dependent_proxy_is_computed() {
 }
 
 #[test]
+fn an_entry_recompiles_only_the_chains_that_read_it() {
+    let world = World::new();
+    let count = size("PROXYCFG_PROXIES", 100);
+    let defaults =
+        |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
+    for n in 0..count {
+        world.instance(&format!("u{n}"), 1);
+        world.entry(defaults(&format!("u{n}")));
+    }
+    world.entry(defaults("alias"));
+    // Two proxies have each upstream in common, and all of them one more: its chain leads to u7.
+    let alias = json!({"Kind": "service-resolver", "Name": "alias", "Redirect": {"Service": "u7"}});
+    world.entry(alias);
+    for n in 0..2 * count {
+        let (name, upstream) = (format!("p{n}"), format!("u{}", n % count));
+        world.register(&proxy_id(&name), sidecar(&name, &[&upstream, "alias"]));
+    }
+    for n in 0..2 * count {
+        world.ready(&proxy_id(&format!("p{n}")));
+    }
+    world.settle();
+    let counts = || world.manager().counts();
+    let mut before = counts();
+    let mut compiled = |entry: serde_json::Value| {
+        world.entry(entry);
+        world.settle();
+        let now = counts();
+        let compiled = now.chains_compiled - before.chains_compiled;
+        let runs = now.runs - before.runs;
+        before = now;
+        (compiled, runs)
+    };
+    let resolver = |name: &str, seconds: u32| {
+        let timeout = format!("{seconds}s");
+        json!({"Kind": "service-resolver", "Name": name, "ConnectTimeout": timeout})
+    };
+    // Its two proxies run.
+    assert_eq!(compiled(resolver("u3", 1)), (1, 2));
+    assert_eq!(compiled(resolver("u3", 2)), (1, 2));
+    // Two chains lead here, one of them everybody's.
+    assert_eq!(compiled(resolver("u7", 1)), (2, 2 * count as u64));
+    // Nobody's, and nothing new.
+    assert_eq!(compiled(resolver("nobody", 1)), (0, 0));
+    assert_eq!(compiled(resolver("u3", 2)), (0, 0));
+    let intentions = json!({"Kind": "service-intentions", "Name": "u5", "Sources": [{"Name": "*", "Action": "deny"}]});
+    assert_eq!(compiled(intentions).0, 0);
+    // A split between two services joins the chains of neither but its own.
+    let split = json!({"Kind": "service-splitter", "Name": "u5", "Splits": [
+        {"Weight": 60, "Service": "u5"}, {"Weight": 40, "Service": "u6"},
+    ]});
+    assert_eq!(compiled(split).0, 1);
+    // Now two chains read this.
+    assert_eq!(compiled(resolver("u6", 1)).0, 2);
+    // What all chains read.
+    let global =
+        json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}});
+    assert_eq!(compiled(global).0, count as u64 + 1);
+}
+
+#[test]
 fn a_herd_does_not_hold_up_an_unrelated_change() {
     let world = World::new();
     world.instance("db", 1);

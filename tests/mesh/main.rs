@@ -12,15 +12,20 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod balancing;
 mod catalog;
 mod chains;
 mod endpoints;
 mod identity;
+mod inbound;
 mod intentions;
 mod member;
 mod protocols;
 mod renewal;
+mod routes;
+mod splits;
 mod tls;
+mod tokens;
 mod traffic;
 mod upstreams;
 mod world;

@@ -17,6 +17,8 @@ pub struct Member {
     name: String,
     meta: BTreeMap<String, String>,
     config: Value,
+    /// More of the sidecar's `Proxy`.
+    proxy: Map<String, Value>,
     upstreams: Vec<Upstream>,
 }
 
@@ -37,6 +39,11 @@ impl Member {
         Self::new(name, id, App::http(id))
     }
 
+    /// An instance of an HTTP/2 or gRPC service; the application answers with the instance's id.
+    pub fn http2(name: &str, id: &str) -> Self {
+        Self::new(name, id, App::http2(id))
+    }
+
     fn new(name: &str, id: &str, app: App) -> Self {
         Self {
             id: id.to_owned(),
@@ -45,6 +52,7 @@ impl Member {
             name: name.to_owned(),
             meta: BTreeMap::new(),
             config: json!({}),
+            proxy: Map::new(),
             upstreams: Vec::new(),
         }
     }
@@ -58,6 +66,12 @@ impl Member {
     /// With settings of the sidecar.
     pub fn config(mut self, config: Value) -> Self {
         self.config = config;
+        self
+    }
+
+    /// With one more field of the sidecar's `Proxy`.
+    pub fn proxy(mut self, field: &str, value: Value) -> Self {
+        self.proxy.insert(field.to_owned(), value);
         self
     }
 
@@ -109,6 +123,9 @@ impl Member {
 
     /// The service with its sidecar, as an agent takes it.
     pub fn definition(&self) -> Value {
+        let mut proxy = self.proxy.clone();
+        proxy.insert("Config".to_owned(), self.config.clone());
+        proxy.insert("Upstreams".to_owned(), self.upstream_values().into());
         json!({
             "ID": self.id,
             "Name": self.name,
@@ -118,7 +135,7 @@ impl Member {
             "Connect": {"SidecarService": {
                 "Port": self.public,
                 "Check": {"CheckID": self.check_id(), "TTL": "24h", "Status": "passing"},
-                "Proxy": {"Config": self.config, "Upstreams": self.upstream_values()},
+                "Proxy": proxy,
             }},
         })
     }

@@ -1,40 +1,89 @@
 //! Protocols of services.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::member::Member;
 use crate::support::apps::{http_name, tcp_name};
-use crate::support::{DEADLINE, http};
+use crate::support::{DEADLINE, http, http2};
 use crate::traffic::{Traffic, from_now_on};
 use crate::world::Mesh;
 
 #[test]
-fn envoy_takes_http2_and_grpc() {
+fn http2_and_grpc_services_are_called() {
     let mesh = Mesh::start();
-    let two = Member::tcp("two", "two-1");
-    let rpc = Member::tcp("rpc", "rpc-1").upstream("two");
-    let plain = Member::tcp("plain", "plain-1")
-        .upstream("two")
-        .upstream("rpc");
+    let two = Member::http2("two", "two-1");
+    let rpc = Member::http2("rpc", "rpc-1");
+    let web = Member::tcp("web", "web-1").upstream("two").upstream("rpc");
     mesh.protocol("two", "http2");
     mesh.protocol("rpc", "grpc");
-    for member in [&two, &rpc, &plain] {
+    for member in [&two, &rpc, &web] {
         mesh.register(member);
     }
-    let envoys = [mesh.envoy(&two), mesh.envoy(&rpc), mesh.envoy(&plain)];
-    // A request reaches the upstream's cluster, over HTTP/2: the application at its end speaks another protocol.
-    let answer = http::get(&plain.address_of("two"), "/").unwrap();
-    assert!(answer.status >= 500, "{answer:?}");
-    envoys[2].wait_until("asked over HTTP/2", DEADLINE, |envoy| {
-        let stats = envoy.stats("cluster.*two.*upstream_cx_http2_total$");
-        if stats.values().any(|count| *count > 0) {
-            Ok(())
-        } else {
-            Err(format!("{stats:?}"))
-        }
+    let envoys = [mesh.envoy(&two), mesh.envoy(&rpc), mesh.envoy(&web)];
+    let (to_two, to_rpc) = (web.address_of("two"), web.address_of("rpc"));
+
+    // Callers may speak either version; the way to the application is HTTP/2 in any case.
+    from_now_on("two-1", || http_name(&to_two));
+    let response = http2::request(&to_two, "POST", "/path?a=b", &[("x-a", "1")], b"hello").unwrap();
+    assert_eq!(response.status, 200, "{response:?}");
+    let seen: Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!(
+        (&seen["method"], &seen["path"], &seen["body"]),
+        (&json!("POST"), &json!("/path?a=b"), &json!("hello"))
+    );
+    assert_eq!(seen["headers"]["x-a"], "1");
+    let stats = envoys[2].stats("cluster.*two.*upstream_cx_http2_total$");
+    assert!(stats.values().any(|count| *count > 0), "{stats:?}");
+
+    let call = |method: &str, headers: &[(&str, &str)]| -> std::io::Result<(String, String)> {
+        let response = http2::call(&to_rpc, method, headers, "hello")?;
+        let status = response.header("grpc-status").unwrap_or("none").to_owned();
+        let seen: Value = serde_json::from_str(&response.body).unwrap_or_default();
+        let method = seen["path"].as_str().unwrap_or_default().to_owned();
+        Ok((status, method))
+    };
+    let ok = |method: &str| ("0".to_owned(), method.to_owned());
+    let status = |method: &str| Ok(call(method, &[])?.0);
+    from_now_on("0", || status("/shop.Cart/Add"));
+    assert_eq!(call("/shop.Cart/Add", &[]).unwrap(), ok("/shop.Cart/Add"));
+    // Both sides count calls by service and method.
+    for envoy in &envoys[1..] {
+        let stats = envoy.stats("grpc.shop.Cart.Add.success$");
+        assert!(stats.values().any(|count| *count > 0), "{stats:?}");
+    }
+    assert_eq!(
+        call("/shop.Cart/Add", &[("x-fail-first", "before=1")])
+            .unwrap()
+            .0,
+        "14"
+    );
+
+    // Routes and permissions of calls.
+    let retry = json!({"NumRetries": 2, "RetryOn": ["unavailable"], "ResponseHeaders": {"Set": {"x-route": "cart"}}});
+    mesh.entry(json!({
+        "Kind": "service-router", "Name": "rpc",
+        "Routes": [{"Match": {"HTTP": {"PathPrefix": "/shop.Cart/"}}, "Destination": retry}],
+    }));
+    from_now_on("cart", || {
+        let response = http2::call(&to_rpc, "/shop.Cart/Get", &[], "")?;
+        Ok(response.header("x-route").unwrap_or_default().to_owned())
     });
-    // The service's access rules have let it through to the application.
-    assert!(two.app.served() > 0);
+    let fails_twice = [("x-fail-first", "again=2")];
+    assert_eq!(
+        call("/shop.Cart/Add", &fails_twice).unwrap(),
+        ok("/shop.Cart/Add")
+    );
+    let fails_twice = [("x-fail-first", "other=2")];
+    assert_eq!(call("/shop.Stock/Add", &fails_twice).unwrap().0, "14");
+    let permissions = json!([
+        {"Action": "deny", "HTTP": {"PathPrefix": "/shop.Cart/"}}, {"Action": "allow", "HTTP": {"PathPrefix": "/"}},
+    ]);
+    mesh.entry(json!({
+        "Kind": "service-intentions", "Name": "rpc", "Sources": [{"Name": "web", "Permissions": permissions}],
+    }));
+    // Permission denied, in the words of gRPC.
+    from_now_on("7", || status("/shop.Cart/Add"));
+    assert_eq!(call("/shop.Stock/Add", &[]).unwrap(), ok("/shop.Stock/Add"));
     mesh.assert_calm(&envoys.each_ref());
 }
 

@@ -271,7 +271,10 @@ fn envoy_is_run_with_the_bootstrap_and_its_arguments() {
     let mut lines = ended.out.lines();
     let bootstrap: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
     assert_eq!(bootstrap["node"]["id"], "web-sidecar-proxy");
-    assert_eq!(lines.next(), Some("--use-dynamic-base-id -l warning"));
+    assert_eq!(
+        lines.next(),
+        Some("--use-dynamic-base-id --drain-strategy immediate -l warning")
+    );
 
     let ended = server.client(&[
         "envoy",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,6 +23,18 @@ struct State {
     stop: AtomicBool,
     served: AtomicUsize,
     open: Mutex<Vec<TcpStream>>,
+    held: Mutex<Held>,
+    changed: Condvar,
+    /// How many requests with a key have failed on purpose.
+    failed: Mutex<BTreeMap<String, usize>>,
+}
+
+/// Requests that wait for their answers.
+#[derive(Default)]
+struct Held {
+    waiting: usize,
+    /// How often all that waited have been let go.
+    releases: usize,
 }
 
 impl App {
@@ -42,7 +54,14 @@ impl App {
     }
 
     /// An HTTP/1.1 server that answers every request with JSON: `name`, `method`, `path`, `headers` (names in lower case)
-    /// and `body`. The header `x-status` of a request chooses the answer's status.
+    /// and `body`. Headers of a request choose how:
+    ///
+    /// * `x-status`: this status.
+    /// * `x-fail: NAME`: 503 if NAME is the application's.
+    /// * `x-fail-first: KEY=N`: 503 for the first N requests with this key.
+    /// * `x-answer: NAME=VALUE`: one more header.
+    /// * `x-hold`: not before [`App::release`].
+    /// * `upgrade: websocket`: 101, and then back whatever comes.
     pub fn http(name: &str) -> Self {
         Self::http_on(name, &free_address())
     }
@@ -58,6 +77,29 @@ impl App {
         })
     }
 
+    /// An HTTP/2 server without TLS, which answers as [`App::http`] does. gRPC calls get that JSON as their message; where
+    /// the status isn't 200 they end with status 14, unavailable.
+    #[cfg(feature = "server")]
+    pub fn http2(name: &str) -> Self {
+        Self::start(name, &free_address(), |name, state, stream| {
+            super::http2::serve(stream, |request| respond(name, state, request))
+        })
+    }
+
+    /// An HTTP/1.1 server that answers every request with the same body.
+    pub fn document(name: &str, body: String) -> Self {
+        Self::start(name, &free_address(), move |_, state, mut stream| {
+            let mut reader = BufReader::new(stream.try_clone()?);
+            loop {
+                read_line(&mut reader)?;
+                read_headers(&mut reader)?;
+                state.served.fetch_add(1, Ordering::SeqCst);
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                stream.write_all((head + &body).as_bytes())?;
+            }
+        })
+    }
+
     fn start(
         name: &str,
         address: &str,
@@ -69,6 +111,9 @@ impl App {
             stop: AtomicBool::new(false),
             served: AtomicUsize::new(0),
             open: Mutex::default(),
+            held: Mutex::default(),
+            changed: Condvar::new(),
+            failed: Mutex::default(),
         });
         let (shared, serve, owned_name) = (state.clone(), Arc::new(serve), name.to_owned());
         let thread = std::thread::spawn(move || {
@@ -122,11 +167,48 @@ impl App {
     pub fn served(&self) -> usize {
         self.state.served.load(Ordering::SeqCst)
     }
+
+    /// How many requests wait for their answers (`x-hold`).
+    pub fn held(&self) -> usize {
+        self.state.held.lock().unwrap().waiting
+    }
+
+    /// Answers the requests that wait for it.
+    pub fn release(&self) {
+        self.state.release();
+    }
+}
+
+impl State {
+    fn release(&self) {
+        self.held.lock().unwrap().releases += 1;
+        self.changed.notify_all();
+    }
+
+    fn hold(&self) {
+        let mut held = self.held.lock().unwrap();
+        held.waiting += 1;
+        let before = held.releases;
+        let stays = |held: &mut Held| held.releases == before && !self.stop.load(Ordering::SeqCst);
+        held = self.changed.wait_while(held, stays).unwrap();
+        held.waiting -= 1;
+    }
+
+    /// Whether a request that says `KEY=N` is one of the first N.
+    fn fails_first(&self, rule: &str) -> bool {
+        let (key, times) = rule.split_once('=').unwrap_or((rule, "1"));
+        let mut failed = self.failed.lock().unwrap();
+        let count = failed.entry(key.to_owned()).or_default();
+        let fails = *count < times.parse().unwrap_or(1);
+        *count += usize::from(fails);
+        fails
+    }
 }
 
 impl Drop for App {
     fn drop(&mut self) {
         self.state.stop.store(true, Ordering::SeqCst);
+        self.state.release();
         // Wakes the thread that accepts.
         let _ = TcpStream::connect(&self.address);
         if let Some(thread) = self.thread.take() {
@@ -158,29 +240,92 @@ fn answer(
     {
         read_exactly(reader, length, &mut body)?;
     }
+    if headers.get("upgrade").map(String::as_str) == Some("websocket") {
+        state.served.fetch_add(1, Ordering::SeqCst);
+        stream.write_all(
+            b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        )?;
+        io::copy(reader, &mut stream)?;
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let reply = respond(
+        name,
+        state,
+        Request {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            headers,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        },
+    );
+    let mut head = format!("HTTP/1.1 {} {name}\r\n", reply.status);
+    for (name, value) in &reply.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("content-length: {}\r\n\r\n", reply.body.len()));
+    if method != "HEAD" {
+        head.push_str(&reply.body);
+    }
+    stream.write_all(head.as_bytes())
+}
+
+/// What an HTTP application is asked.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// Method.
+    pub method: String,
+    /// Path with query.
+    pub path: String,
+    /// Headers, names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// Body.
+    pub body: String,
+}
+
+/// What an HTTP application answers.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// Status.
+    pub status: u16,
+    /// Headers but the body's length.
+    pub headers: Vec<(String, String)>,
+    /// Body.
+    pub body: String,
+}
+
+/// The answer of an HTTP application.
+fn respond(name: &str, state: &State, request: Request) -> Reply {
     state.served.fetch_add(1, Ordering::SeqCst);
-    let status: u16 = headers
-        .get("x-status")
-        .and_then(|status| status.parse().ok())
-        .unwrap_or(200);
+    let said = |name: &str| request.headers.get(name).map(String::as_str);
+    if said("x-hold").is_some() {
+        state.hold();
+    }
+    let fails = said("x-fail") == Some(name)
+        || said("x-fail-first").is_some_and(|rule| state.fails_first(rule));
+    let status = match said("x-status").and_then(|status| status.parse().ok()) {
+        _ if fails => 503,
+        status => status.unwrap_or(200),
+    };
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let mut headers = vec![
+        header("content-type", "application/json"),
+        header("x-app", name),
+    ];
+    if let Some((name, value)) = said("x-answer").and_then(|answer| answer.split_once('=')) {
+        headers.push(header(name, value));
+    }
     let text = serde_json::json!({
         "name": name,
-        "method": method,
-        "path": path,
-        "headers": headers,
-        "body": String::from_utf8_lossy(&body),
-    })
-    .to_string();
-    let head = format!(
-        "HTTP/1.1 {status} {name}\r\nContent-Type: application/json\r\nx-app: {name}\r\nContent-Length: {}\r\n\r\n",
-        text.len()
-    );
-    let text = if method == "HEAD" {
-        String::new()
-    } else {
-        text
-    };
-    stream.write_all((head + &text).as_bytes())
+        "method": request.method,
+        "path": request.path,
+        "headers": request.headers,
+        "body": request.body,
+    });
+    Reply {
+        status,
+        headers,
+        body: text.to_string(),
+    }
 }
 
 /// Connects to an [`App::tcp`], possibly through proxies: who greeted. Also checks that a line comes back.

@@ -245,6 +245,12 @@ fn command(config: &Path, log: &Path) -> Command {
             "1",
             "--log-level",
             "info",
+            // Access logs.
+            "--file-flush-interval-msec",
+            "100",
+            // As `proxycfg envoy` does.
+            "--drain-strategy",
+            "immediate",
         ])
         .stdin(Stdio::null())
         .stdout(output.try_clone().expect("a file can be shared"))

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client: one request per connection.
+//! A small HTTP/1.1 client: one request per connection, or many on one.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -52,16 +52,101 @@ pub fn request(
     headers: &[(&str, &str)],
     body: &str,
 ) -> io::Result<Response> {
+    let mut stream = connect(address)?;
+    write_request(
+        &mut stream,
+        address,
+        method,
+        path,
+        &with_close(headers),
+        body,
+    )?;
+    read_response(&mut BufReader::new(stream), method == "HEAD")
+}
+
+/// A connection that is kept for the next request.
+pub struct Client {
+    address: String,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+impl Client {
+    /// A client of an `address:port`, which isn't connected yet.
+    pub fn new(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            connection: None,
+        }
+    }
+
+    /// Any request, on the connection of the last one if the server has kept it.
+    ///
+    /// # Errors
+    /// As of [`request`]; also if the server has closed the connection in the meantime without having said that it would.
+    pub fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Response> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => BufReader::new(connect(&self.address)?),
+        };
+        write_request(
+            connection.get_mut(),
+            &self.address,
+            method,
+            path,
+            headers,
+            body,
+        )?;
+        let response = read_response(&mut connection, method == "HEAD")?;
+        if response.header("connection") != Some("close") {
+            self.connection = Some(connection);
+        }
+        Ok(response)
+    }
+
+    /// `GET path` with headers.
+    ///
+    /// # Errors
+    /// As of [`Client::request`].
+    pub fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> io::Result<Response> {
+        self.request("GET", path, headers, "")
+    }
+}
+
+fn with_close<'a>(headers: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let mut all = vec![("Connection", "close")];
+    all.extend(headers);
+    all
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
     let target = address
         .to_socket_addrs()?
         .next()
         .ok_or_else(|| io::Error::other("no address"))?;
     let patience = Duration::from_secs(10);
-    let mut stream = TcpStream::connect_timeout(&target, patience)?;
+    let stream = TcpStream::connect_timeout(&target, patience)?;
+    stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
+    Ok(stream)
+}
+
+fn write_request(
+    stream: &mut TcpStream,
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> io::Result<()> {
     let mut head = format!(
-        "{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n",
+        "{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n",
         body.len()
     );
     if !headers
@@ -73,8 +158,7 @@ pub fn request(
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
-    read_response(&mut BufReader::new(stream), method == "HEAD")
+    stream.write_all(format!("{head}\r\n{body}").as_bytes())
 }
 
 fn read_response(reader: &mut impl BufRead, no_body: bool) -> io::Result<Response> {

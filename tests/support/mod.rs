@@ -11,6 +11,8 @@
 pub mod apps;
 pub mod envoy;
 pub mod http;
+#[cfg(feature = "server")]
+pub mod http2;
 pub mod ports;
 
 use std::time::{Duration, Instant};

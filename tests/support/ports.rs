@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::net::TcpListener;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Mutex;
 
 const PORTS: Range<u16> = 22_000..32_000;
@@ -18,36 +19,49 @@ static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
 /// # Panics
 /// No port is left, or the lock files can't be made.
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of `count` free TCP ports in a row on 127.0.0.1, this process's own until it ends.
+///
+/// # Panics
+/// As of [`free_port`].
+pub fn free_ports(count: u16) -> u16 {
     let folder = std::env::temp_dir().join("proxycfg-test-ports");
     std::fs::create_dir_all(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let count = PORTS.end - PORTS.start;
+    let span = PORTS.end - PORTS.start;
     // Processes start at different places, so that they seldom try the same port.
-    let start = u16::try_from(std::process::id().wrapping_mul(7919) % u32::from(count)).unwrap();
-    for step in 0..count {
-        let port = PORTS.start + (start + step) % count;
-        let path = folder.join(port.to_string());
-        let Ok(file) = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-        else {
-            continue;
-        };
-        if file.try_lock().is_err() {
+    let start = u16::try_from(std::process::id().wrapping_mul(7919) % u32::from(span)).unwrap();
+    for step in 0..span {
+        let first = PORTS.start + (start + step) % span;
+        let row = first..first.saturating_add(count);
+        if row.end > PORTS.end {
             continue;
         }
-        if TcpListener::bind(("127.0.0.1", port)).is_err() {
-            continue;
+        let locks: Option<Vec<File>> = row.map(|port| hold(&folder, port)).collect();
+        if let Some(locks) = locks {
+            HELD.lock().unwrap().extend(locks);
+            return first;
         }
-        HELD.lock().unwrap().push(file);
-        return port;
     }
     panic!(
         "no free port in {PORTS:?}; are the files in {} ours?",
         folder.display()
     );
+}
+
+/// The lock of a port, if nobody has it and the port is free.
+fn hold(folder: &Path, port: u16) -> Option<File> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(folder.join(port.to_string()))
+        .ok()?;
+    file.try_lock().ok()?;
+    TcpListener::bind(("127.0.0.1", port)).ok()?;
+    Some(file)
 }
 
 /// `127.0.0.1:PORT` with a [`free_port`].

@@ -194,9 +194,15 @@ fn exec(args: &Args, bootstrap: &Value) -> Result<(), Failure> {
     let path = write_bootstrap(bootstrap)?;
     let mut command = std::process::Command::new(&args.envoy_binary);
     command.arg("--config-path").arg(&path);
+    let given = |option: &str| args.envoy_args.iter().any(|arg| arg.contains(option));
     // Several Envoys on one machine share memory by this number.
-    if !args.envoy_args.iter().any(|arg| arg.contains("base-id")) {
+    if !given("base-id") {
         command.arg("--use-dynamic-base-id");
+    }
+    // A change of access rules holds for new connections. By default Envoy lets HTTP connections from before go on for up
+    // to ten minutes, and callers' proxies keep theirs; so they are told to close with the next answer.
+    if !given("drain-strategy") {
+        command.args(["--drain-strategy", "immediate"]);
     }
     let error = command.args(&args.envoy_args).exec();
     // Best effort: the failure below is what counts.

@@ -61,6 +61,7 @@ struct AssignmentKey {
     instances: Option<PartId>,
     cluster: SmolStr,
     only_passing: bool,
+    failover: bool,
     datacenter: SmolStr,
 }
 
@@ -163,10 +164,11 @@ impl Shared {
             instances: instances.map(|instances| instances.id()),
             cluster: of.cluster.clone(),
             only_passing: of.only_passing,
+            failover: of.failover,
             datacenter: datacenter.clone(),
         });
         let (resource, problems) = entry.get(|| {
-            let terms = Terms { only_passing: of.only_passing, datacenter };
+            let terms = Terms { only_passing: of.only_passing, failover: of.failover, datacenter };
             let instances = instances.map_or(&[][..], |instances| instances.as_slice());
             let (message, mut problems) = endpoints::assignment(&of.cluster, instances, terms);
             if of.through_gateway {

@@ -286,3 +286,34 @@ fn xds_4_2_6_fc_090_checks_are_open_to_the_agents_machine_only() {
         json!([range("127.0.0.1", 8)])
     );
 }
+
+#[test]
+fn x3_extensions_are_told_and_a_required_one_is_not_left_out() {
+    let with = |required: bool| {
+        Fixture::web()
+            .proxy(|header| {
+                header.proxy.envoy_extensions = vec![read(&json!({
+                    "Name": "builtin/ext-authz", "Required": required,
+                }))];
+            })
+            .generate()
+    };
+    let optional = with(false);
+    assert_eq!(optional.problems.len(), 1, "{:?}", optional.problems);
+    assert_eq!(names(&optional.set, ResourceType::Listener), [PUBLIC]);
+    let required = with(true);
+    assert_eq!(required.problems.len(), 2, "{:?}", required.problems);
+    assert!(required.set.of(ResourceType::Listener).is_empty());
+}
+
+#[test]
+fn xds_4_2_6_checks_need_the_instance_that_they_are_of() {
+    let whose = |id: &str| {
+        let fixture = Fixture::web().proxy(|header| {
+            header.proxy.expose.checks = true;
+            header.proxy.destination_service_id = id.into();
+        });
+        fixture.generate().problems.len()
+    };
+    assert_eq!((whose("web-1"), whose("")), (0, 1));
+}
