@@ -92,10 +92,16 @@ fn xds_61_envoy_takes_the_resources() {
         .config(json!({"protocol": "http"}))
         .intentions(&[
             ("api", json!("allow")),
-            (
-                "web",
-                json!([{"Action": "allow", "HTTP": {"PathPrefix": "/a"}, "JWT": token}]),
-            ),
+            ("web", json!([
+                {"Action": "allow", "HTTP": {"PathPrefix": "/a"}, "JWT": token},
+                {"Action": "deny", "HTTP": {"PathRegex": "/[a-z]+", "Methods": ["GET", "PUT"], "Header": [
+                    {"Name": "p", "Present": true}, {"Name": "np", "Present": true, "Invert": true},
+                    {"Name": "e", "Exact": "x", "IgnoreCase": true}, {"Name": "pr", "Prefix": "x", "Invert": true},
+                    {"Name": "s", "Suffix": "x"}, {"Name": "c", "Contains": "x", "IgnoreCase": true, "Invert": true},
+                    {"Name": "r", "Regex": "x+", "IgnoreCase": true, "Invert": true},
+                ]}},
+                {"Action": "allow", "HTTP": {"PathExact": "/b"}},
+            ])),
         ])
         .jwt_providers(&[local_provider("local"), remote])
         .jwt(&token);
