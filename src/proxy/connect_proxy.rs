@@ -18,6 +18,9 @@ use crate::snapshot::{
 };
 use crate::source::{Answer, Query, QueryId};
 
+/// The checks of an instance, by its node and id.
+type ChecksSlot = Slot<(SmolStr, SmolStr), PartRef<ExposedChecks>>;
+
 /// One part for all sidecars that open no checks.
 static NO_CHECKS: LazyLock<PartRef<ExposedChecks>> =
     LazyLock::new(|| Part::new(ExposedChecks::default()));
@@ -32,7 +35,7 @@ pub(super) struct ConnectProxyState {
     mesh: Slot<(), PartRef<Option<MeshConfig>>>,
     jwt_providers: Slot<(), PartRef<Vec<Arc<JwtProvider>>>>,
     /// Only where checks are opened: most sidecars open none.
-    exposed_checks: Option<Box<Slot<(SmolStr, SmolStr), PartRef<ExposedChecks>>>>,
+    exposed_checks: Option<Box<ChecksSlot>>,
     /// The plans that the upstream states are of.
     planned: Option<PartId>,
     upstreams: Vec<UpstreamState>,

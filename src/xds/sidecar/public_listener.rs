@@ -121,6 +121,12 @@ fn custom(
         layer => layer,
     };
     let mut guard = Guard::new(proxy, inbound, guarded)?;
+    if proxy.rate_limits.is_some() {
+        guard.problems.push(
+            "RateLimits have no effect beside envoy_public_listener_json: limit requests there"
+                .to_owned(),
+        );
+    }
     match guarded {
         Layer::Request => {
             let mut filters: Vec<_> = jwt::filter(guard.rules.token_providers())
