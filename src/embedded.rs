@@ -6,12 +6,18 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::ca::{Authority, CaChange, CaError, LeafManager, LeafOptions};
+use crate::ca::{Authority, CaError, CaPlan, CaState, LeafManager, LeafOptions};
 use crate::clock::{Clock, RealClock};
 use crate::engine::{CloseReport, EngineConfig, Manager};
 use crate::model::{CaConfig, CaRoots};
 use crate::source::{ChainCheck, EmbeddedSources};
-use crate::store::{MemoryBackend, Op, Store, StoreError, Transaction};
+use crate::store::{
+    AnyRow, Backend, Image, MemoryBackend, Op, OpaqueState, Store, StoreError, StoreSnapshot,
+    Transaction,
+};
+
+/// Name of the store's opaque state that keeps the authority. It holds private keys.
+const CA_STATE: &str = "certificate-authority";
 
 /// How an embedded engine is set up.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +40,16 @@ pub enum EmbeddedError {
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What is kept belongs to another datacenter.
+    #[error(
+        "the records that are kept are of datacenter {kept:?}, not {wanted:?}; give that datacenter, or another data folder"
+    )]
+    OtherDatacenter {
+        /// Whose they are.
+        kept: SmolStr,
+        /// What the configuration says.
+        wanted: SmolStr,
+    },
     /// The operating system can't start threads.
     #[error("can't start a thread: {0}")]
     Threads(#[from] std::io::Error),
@@ -50,6 +66,8 @@ pub struct Embedded {
     authority: Arc<Authority>,
     /// Changes of the authority and their publication happen one after another.
     changing: Mutex<()>,
+    /// Whether the authority's state is kept in the store.
+    durable: bool,
 }
 
 impl Embedded {
@@ -69,19 +87,51 @@ impl Embedded {
         config: EmbeddedConfig,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EmbeddedError> {
+        let store = Store::new(Box::new(MemoryBackend), Arc::new(ChainCheck))?;
+        Self::start_over(config, clock, store, false)
+    }
+
+    /// Starts on a given clock with what a durable back end has kept: records, and the certificate authority with its roots,
+    /// keys and trust domain, whose configuration then stands instead of [`EmbeddedConfig::ca`]. Its state is kept before
+    /// the first certificate is signed, at the start and after each change (decision R2).
+    ///
+    /// # Errors
+    /// What is kept can't be read or is of another datacenter; else as for [`Embedded::start_with`].
+    pub fn start_durable(
+        config: EmbeddedConfig,
+        clock: Arc<dyn Clock>,
+        backend: Box<dyn Backend>,
+    ) -> Result<Self, EmbeddedError> {
+        let store = Store::new(backend, Arc::new(ChainCheck))?;
+        Self::start_over(config, clock, store, true)
+    }
+
+    fn start_over(
+        config: EmbeddedConfig,
+        clock: Arc<dyn Clock>,
+        store: Store,
+        durable: bool,
+    ) -> Result<Self, EmbeddedError> {
         let datacenter: SmolStr = config.engine.proxies.datacenter.clone();
-        let store = Arc::new(Store::new(Box::new(MemoryBackend), Arc::new(ChainCheck))?);
-        let authority = Arc::new(Authority::bootstrap(
-            clock.clone(),
-            datacenter.clone(),
-            config.ca,
-        )?);
+        let store = Arc::new(store);
+        let authority = match kept_authority(&store.snapshot(), &datacenter)? {
+            Some(state) => Authority::from_state(clock.clone(), state)?,
+            None => Authority::bootstrap(clock.clone(), datacenter.clone(), config.ca)?,
+        };
+        let authority = Arc::new(authority);
+        let state = durable.then(|| authority.export_state());
+        // Before anything can be signed: the kept state holds what keeps serial numbers unique.
+        publish(
+            &store,
+            authority.config(),
+            authority.roots(),
+            state.as_ref(),
+        )?;
         let leaves = Arc::new(LeafManager::start(
             authority.clone(),
             clock.clone(),
             config.leaves,
         )?);
-        publish(&store, &authority, authority.roots())?;
         let sources = Arc::new(EmbeddedSources::new(datacenter, leaves.clone()));
         let manager = Manager::start(config.engine, clock, store.clone(), sources)?;
         Ok(Self {
@@ -90,6 +140,7 @@ impl Embedded {
             leaves,
             authority,
             changing: Mutex::new(()),
+            durable,
         })
     }
 
@@ -106,9 +157,9 @@ impl Embedded {
     /// The authority or the store refuses.
     pub fn rotate_root(&self) -> Result<CaRoots, EmbeddedError> {
         let _one_at_a_time = self.changing.lock();
-        let roots = self.authority.rotate()?;
-        publish(&self.store, &self.authority, roots.clone())?;
-        self.leaves.roots_changed();
+        let plan = self.authority.plan_rotation()?;
+        let roots = plan.roots().clone();
+        self.carry_out(plan)?;
         Ok(roots)
     }
 
@@ -118,12 +169,8 @@ impl Embedded {
     /// The configuration is bad, or the store refuses.
     pub fn set_ca_config(&self, config: CaConfig) -> Result<(), EmbeddedError> {
         let _one_at_a_time = self.changing.lock();
-        match self.authority.update_config(config)? {
-            CaChange::ConfigOnly => publish(&self.store, &self.authority, self.authority.roots())?,
-            CaChange::Rotated(roots) => publish(&self.store, &self.authority, roots)?,
-        }
-        self.leaves.roots_changed();
-        Ok(())
+        let plan = self.authority.plan_config(config)?;
+        self.carry_out(plan)
     }
 
     /// Drops roots that no certificate depends on any more. To be called about hourly. Returns whether there were any.
@@ -132,11 +179,26 @@ impl Embedded {
     /// The store refuses.
     pub fn prune_roots(&self) -> Result<bool, EmbeddedError> {
         let _one_at_a_time = self.changing.lock();
-        let Some(roots) = self.authority.prune() else {
+        let Some(plan) = self.authority.plan_prune() else {
             return Ok(false);
         };
-        publish(&self.store, &self.authority, roots)?;
+        self.carry_out(plan)?;
         Ok(true)
+    }
+
+    /// Publishes a change of the authority, and only then has it take effect: a certificate of a root that isn't kept yet,
+    /// or that proxies don't trust yet, is never signed.
+    fn carry_out(&self, plan: CaPlan) -> Result<(), EmbeddedError> {
+        let state = self.durable.then(|| plan.state());
+        publish(
+            &self.store,
+            plan.config().clone(),
+            plan.roots().clone(),
+            state,
+        )?;
+        self.authority.commit(plan)?;
+        self.leaves.roots_changed();
+        Ok(())
     }
 
     /// Ends engine and certificate renewal, waiting for threads until the deadline.
@@ -160,11 +222,53 @@ impl std::fmt::Debug for Embedded {
     }
 }
 
-/// Writes roots and configuration into the store, where chains and proxies read them.
-fn publish(store: &Store, authority: &Authority, roots: CaRoots) -> Result<(), StoreError> {
-    let ops = vec![
+/// The authority's state that the store has kept.
+fn kept_authority(
+    store: &StoreSnapshot,
+    datacenter: &SmolStr,
+) -> Result<Option<CaState>, EmbeddedError> {
+    let reader = store.reader();
+    let Some(kept) = reader.state(CA_STATE) else {
+        return Ok(None);
+    };
+    let state = CaState::from_bytes(&kept.0)?;
+    if state.datacenter() != datacenter {
+        return Err(EmbeddedError::OtherDatacenter {
+            kept: state.datacenter().clone(),
+            wanted: datacenter.clone(),
+        });
+    }
+    Ok(Some(state))
+}
+
+/// Makes a backup's image ready to go on from. The authority that it was made of may have signed more certificates since:
+/// the serial numbers go on where it can't have come to.
+///
+/// # Errors
+/// The image's authority can't be read.
+pub fn restored(image: &mut Image) -> Result<(), EmbeddedError> {
+    for row in &mut image.rows {
+        if let AnyRow::State { name, row } = row
+            && name == CA_STATE
+        {
+            let state = CaState::from_bytes(&row.0)?.restored();
+            row.value = triomphe::Arc::new(OpaqueState(state.to_bytes()?));
+        }
+    }
+    Ok(())
+}
+
+/// Writes roots and configuration into the store, where chains and proxies read them, and the authority's state, if it is
+/// to be kept, in the same commit.
+fn publish(
+    store: &Store,
+    config: CaConfig,
+    roots: CaRoots,
+    state: Option<&CaState>,
+) -> Result<(), EmbeddedError> {
+    let mut ops = vec![
         Op::SetCaConfig {
-            config: Box::new(authority.config()),
+            config: Box::new(config),
             cas: None,
         },
         Op::SetCaRoots {
@@ -172,5 +276,12 @@ fn publish(store: &Store, authority: &Authority, roots: CaRoots) -> Result<(), S
             cas: None,
         },
     ];
-    store.apply(Transaction::from(ops)).map(drop)
+    if let Some(state) = state {
+        ops.push(Op::SetState {
+            name: CA_STATE.into(),
+            state: Some(OpaqueState(state.to_bytes()?)),
+        });
+    }
+    store.apply(Transaction::from(ops))?;
+    Ok(())
 }

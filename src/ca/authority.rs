@@ -14,7 +14,7 @@ use super::signing::{LeafContent, check_identity, sign_leaf, unexpired};
 use super::state::{CaState, StoredRoot, VERSION};
 use super::{CaError, SignedLeaf};
 use crate::clock::Clock;
-use crate::model::{CaConfig, CaRoot, CaRoots, IssuedCert, LeafRequest, PrivateKey};
+use crate::model::{CaConfig, CaRoot, CaRoots, IssuedCert, LeafRequest, PrivateKey, timestamp};
 
 /// Serial numbers are `generation << SERIAL_BITS | counter`: a restart from saved state takes a new generation, so that
 /// no serial number repeats although issues aren't saved one by one.
@@ -40,6 +40,66 @@ struct Inner {
     active: SigningRoot,
     /// How many serial numbers this generation has used.
     counter: u64,
+    /// How often roots or configuration have changed.
+    revision: u64,
+}
+
+/// A change of roots or configuration that is prepared but not in effect, so that it can be kept and published before the
+/// first certificate is signed with it. Dropping it drops the change.
+///
+/// At most one plan at a time comes into effect: see [`Authority::commit`].
+pub struct CaPlan {
+    revision: u64,
+    config: CaConfig,
+    older: Vec<CaRoot>,
+    /// The new active root; none if it stays.
+    active: Option<SigningRoot>,
+    roots: CaRoots,
+    state: CaState,
+}
+
+impl CaPlan {
+    /// The roots as they will be, the active one last.
+    #[must_use]
+    pub fn roots(&self) -> &CaRoots {
+        &self.roots
+    }
+
+    /// The configuration as it will be.
+    #[must_use]
+    pub fn config(&self) -> &CaConfig {
+        &self.config
+    }
+
+    /// The state to save, as [`Authority::export_state`] will give it.
+    #[must_use]
+    pub fn state(&self) -> &CaState {
+        &self.state
+    }
+
+    /// Whether another root will sign.
+    #[must_use]
+    pub fn rotates(&self) -> bool {
+        self.active.is_some()
+    }
+
+    fn into_change(self) -> CaChange {
+        if self.rotates() {
+            CaChange::Rotated(self.roots)
+        } else {
+            CaChange::ConfigOnly
+        }
+    }
+}
+
+impl fmt::Debug for CaPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The keys are left out on purpose.
+        f.debug_struct("CaPlan")
+            .field("roots", &self.roots)
+            .field("rotates", &self.rotates())
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a change of the configuration did.
@@ -76,6 +136,7 @@ impl Authority {
                 older: Vec::new(),
                 active,
                 counter: serial,
+                revision: 0,
             }),
         })
     }
@@ -126,6 +187,7 @@ impl Authority {
                 older,
                 active,
                 counter: 0,
+                revision: 0,
             }),
         };
         authority
@@ -140,8 +202,20 @@ impl Authority {
     #[must_use]
     pub fn export_state(&self) -> CaState {
         let inner = self.inner.lock();
-        let mut config = inner.config.clone();
+        self.state(
+            &inner.config,
+            inner.active.private_key(),
+            &self.public_roots(&inner),
+        )
+    }
+
+    fn state(&self, config: &CaConfig, active_key: PrivateKey, roots: &CaRoots) -> CaState {
+        let mut config = config.clone();
         let own_key = config.private_key.take();
+        let stored = |root: &CaRoot| StoredRoot {
+            rotated_out_at: root.rotated_out_at,
+            root: root.clone(),
+        };
         CaState {
             version: VERSION,
             cluster_id: self.cluster.id.clone(),
@@ -149,14 +223,8 @@ impl Authority {
             generation: self.generation,
             config,
             own_key: own_key.unwrap_or_else(|| PrivateKey::from_pem("")),
-            active_key: inner.active.private_key(),
-            roots: inner
-                .records()
-                .map(|root| StoredRoot {
-                    rotated_out_at: root.rotated_out_at,
-                    root: root.clone(),
-                })
-                .collect(),
+            active_key,
+            roots: roots.roots.iter().map(stored).collect(),
         }
     }
 
@@ -259,18 +327,19 @@ impl Authority {
     /// # Errors
     /// The configuration names an own root certificate, or the old root can't sign the new one.
     pub fn rotate(&self) -> Result<CaRoots, CaError> {
-        let now = self.clock.now();
         let mut inner = self.inner.lock();
-        if inner.config.root_cert.is_some() {
-            return Err(CaError::OwnRoot {
-                reason: "the root is configured by RootCert: rotate it by configuring another PrivateKey and RootCert"
-                    .into(),
-            });
-        }
-        let serial = self.next_serial(&mut inner);
-        let newer = SigningRoot::from_config(&inner.config, &self.cluster, now, serial)?;
-        let config = inner.config.clone();
-        self.install(&mut inner, newer, config, now)
+        let plan = self.rotation(&mut inner)?;
+        let roots = plan.roots.clone();
+        inner.take(plan);
+        Ok(roots)
+    }
+
+    /// Prepares what [`Authority::rotate`] does.
+    ///
+    /// # Errors
+    /// As for [`Authority::rotate`].
+    pub fn plan_rotation(&self) -> Result<CaPlan, CaError> {
+        self.rotation(&mut self.inner.lock())
     }
 
     /// Takes a new configuration; rotates if it names another root (store.md 4.2, "Rotation").
@@ -278,37 +347,90 @@ impl Authority {
     /// # Errors
     /// As for [`Authority::bootstrap`] and [`Authority::rotate`]; nothing changes then.
     pub fn update_config(&self, config: CaConfig) -> Result<CaChange, CaError> {
-        config.validate()?;
-        let now = self.clock.now();
         let mut inner = self.inner.lock();
-        if names_same_root(&inner.config, &config) {
-            inner.config = config;
-            return Ok(CaChange::ConfigOnly);
-        }
-        let serial = self.next_serial(&mut inner);
-        let newer = SigningRoot::from_config(&config, &self.cluster, now, serial)?;
-        if newer.record.id == inner.active.record.id {
-            inner.config = config;
-            return Ok(CaChange::ConfigOnly);
-        }
-        let roots = self.install(&mut inner, newer, config, now)?;
-        Ok(CaChange::Rotated(roots))
+        let plan = self.reconfiguration(&mut inner, config)?;
+        Ok(inner.take(plan).into_change())
     }
 
-    /// Makes `newer` the active root, together with `config`.
-    fn install(
+    /// Prepares what [`Authority::update_config`] does.
+    ///
+    /// # Errors
+    /// As for [`Authority::update_config`].
+    pub fn plan_config(&self, config: CaConfig) -> Result<CaPlan, CaError> {
+        self.reconfiguration(&mut self.inner.lock(), config)
+    }
+
+    /// Forgets older roots that were rotated out longer ago than two leaf lifetimes, or have expired: all their leaves
+    /// were replaced long ago. Returns the new roots if any was forgotten. To be called from time to time (hourly is
+    /// plenty).
+    pub fn prune(&self) -> Option<CaRoots> {
+        let mut inner = self.inner.lock();
+        let plan = self.pruning(&inner)?;
+        let roots = plan.roots.clone();
+        inner.take(plan);
+        Some(roots)
+    }
+
+    /// Prepares what [`Authority::prune`] does.
+    #[must_use]
+    pub fn plan_prune(&self) -> Option<CaPlan> {
+        self.pruning(&self.inner.lock())
+    }
+
+    /// Brings a plan into effect.
+    ///
+    /// # Errors
+    /// Another change came into effect since it was made; nothing changes then.
+    pub fn commit(&self, plan: CaPlan) -> Result<CaChange, CaError> {
+        let mut inner = self.inner.lock();
+        if inner.revision != plan.revision {
+            return Err(CaError::Overtaken);
+        }
+        Ok(inner.take(plan).into_change())
+    }
+
+    fn rotation(&self, inner: &mut Inner) -> Result<CaPlan, CaError> {
+        let now = self.clock.now();
+        if inner.config.root_cert.is_some() {
+            return Err(CaError::OwnRoot {
+                reason: "the root is configured by RootCert: rotate it by configuring another PrivateKey and RootCert"
+                    .into(),
+            });
+        }
+        let serial = self.next_serial(inner);
+        let newer = SigningRoot::from_config(&inner.config, &self.cluster, now, serial)?;
+        let config = inner.config.clone();
+        self.replacement(inner, newer, config, now)
+    }
+
+    fn reconfiguration(&self, inner: &mut Inner, config: CaConfig) -> Result<CaPlan, CaError> {
+        config.validate()?;
+        let now = self.clock.now();
+        if !names_same_root(&inner.config, &config) {
+            let serial = self.next_serial(inner);
+            let newer = SigningRoot::from_config(&config, &self.cluster, now, serial)?;
+            if newer.record.id != inner.active.record.id {
+                return self.replacement(inner, newer, config, now);
+            }
+        }
+        Ok(self.plan(inner, config, inner.older.clone(), None))
+    }
+
+    /// The plan to make `newer` the active root, together with `config`.
+    fn replacement(
         &self,
         inner: &mut Inner,
         mut newer: SigningRoot,
         config: CaConfig,
         now: SystemTime,
-    ) -> Result<CaRoots, CaError> {
+    ) -> Result<CaPlan, CaError> {
+        // Whether or not it is used: no number is ever used twice.
+        let serial = self.next_serial(inner);
         let old = &inner.active;
         // Nobody accepts a signature of an expired root; and the same key needs no introduction.
         let worthwhile = old.refuse_if_expired(now).is_ok()
             && old.record.signing_key_id != newer.record.signing_key_id;
         if worthwhile {
-            let serial = self.serial(inner.counter + 1);
             match old.cross_sign(&newer, now, config.intermediate_cert_ttl, serial) {
                 Ok(pem) => {
                     newer.record.intermediate_certs.push(pem);
@@ -322,33 +444,49 @@ impl Authority {
                 Err(reason) => return Err(CaError::CrossSigning { reason }),
             }
         }
-        inner.counter += 1;
         // Going back to a root that is still among the older ones takes it out of them.
-        inner.older.retain(|root| root.id != newer.record.id);
-        let old = std::mem::replace(&mut inner.active, newer);
-        let mut record = old.record.clone();
-        record.active = false;
-        record.rotated_out_at = Some(now);
-        inner.older.push(record);
-        inner.config = config;
-        Ok(self.public_roots(inner))
+        let others = inner.older.iter().filter(|root| root.id != newer.record.id);
+        let mut older: Vec<CaRoot> = others.cloned().collect();
+        older.push(CaRoot {
+            active: false,
+            rotated_out_at: Some(timestamp::whole_seconds(now)),
+            ..old.record.clone()
+        });
+        Ok(self.plan(inner, config, older, Some(newer)))
     }
 
-    /// Forgets older roots that were rotated out longer ago than two leaf lifetimes, or have expired: all their leaves
-    /// were replaced long ago. Returns the new roots if any was forgotten. To be called from time to time (hourly is
-    /// plenty).
-    pub fn prune(&self) -> Option<CaRoots> {
+    fn pruning(&self, inner: &Inner) -> Option<CaPlan> {
         let now = self.clock.now();
-        let mut inner = self.inner.lock();
         let keep_for = inner.config.leaf_cert_ttl.saturating_mul(2);
-        let before = inner.older.len();
-        inner.older.retain(|root| {
+        let mut older = inner.older.clone();
+        older.retain(|root| {
             let age = root
                 .rotated_out_at
                 .and_then(|at| now.duration_since(at).ok());
             now < root.not_after && age.is_none_or(|age| age <= keep_for)
         });
-        (inner.older.len() < before).then(|| self.public_roots(&inner))
+        let fewer = older.len() < inner.older.len();
+        fewer.then(|| self.plan(inner, inner.config.clone(), older, None))
+    }
+
+    fn plan(
+        &self,
+        inner: &Inner,
+        config: CaConfig,
+        older: Vec<CaRoot>,
+        active: Option<SigningRoot>,
+    ) -> CaPlan {
+        let signing = active.as_ref().unwrap_or(&inner.active);
+        let roots = self.roots_of(&older, &signing.record);
+        let state = self.state(&config, signing.private_key(), &roots);
+        CaPlan {
+            revision: inner.revision,
+            config,
+            older,
+            active,
+            roots,
+            state,
+        }
     }
 
     fn next_serial(&self, inner: &mut Inner) -> u64 {
@@ -361,17 +499,28 @@ impl Authority {
     }
 
     fn public_roots(&self, inner: &Inner) -> CaRoots {
+        self.roots_of(&inner.older, &inner.active.record)
+    }
+
+    fn roots_of(&self, older: &[CaRoot], active: &CaRoot) -> CaRoots {
         CaRoots {
-            active_root_id: inner.active.record.id.clone(),
+            active_root_id: active.id.clone(),
             trust_domain: self.cluster.trust_domain.clone(),
-            roots: inner.records().cloned().collect(),
+            roots: older.iter().chain([active]).cloned().collect(),
         }
     }
 }
 
 impl Inner {
-    fn records(&self) -> impl Iterator<Item = &CaRoot> {
-        self.older.iter().chain([&self.active.record])
+    /// Brings a plan of the present revision into effect; what comes back is the plan with the root that was replaced.
+    fn take(&mut self, mut plan: CaPlan) -> CaPlan {
+        self.revision += 1;
+        self.config = plan.config.clone();
+        self.older = std::mem::take(&mut plan.older);
+        if let Some(newer) = &mut plan.active {
+            std::mem::swap(&mut self.active, newer);
+        }
+        plan
     }
 }
 

@@ -55,6 +55,9 @@ pub enum CaError {
         /// Why.
         reason: String,
     },
+    /// A planned change was overtaken by another one.
+    #[error("the CA changed since this change was prepared: try again")]
+    Overtaken,
     /// A validity would end outside the years that a certificate can name.
     #[error(
         "a certificate of {lifetime} s from now would end outside the years 0 to 9999: correct the clock"

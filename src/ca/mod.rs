@@ -22,7 +22,7 @@ mod root;
 mod signing;
 mod state;
 
-pub use authority::{Authority, CaChange};
+pub use authority::{Authority, CaChange, CaPlan};
 pub use error::CaError;
 pub use leaf::{LeafManager, LeafOptions, LeafSink, LeafStatus, LeafSubscription};
 pub use signing::SignedLeaf;

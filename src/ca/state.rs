@@ -74,6 +74,21 @@ impl CaState {
         })
     }
 
+    /// The state to go on from if it may be an old one: serial numbers skip what may have been signed since. How far is
+    /// random, so that two restores of one backup don't meet either.
+    #[must_use]
+    pub fn restored(mut self) -> Self {
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        self.generation += 1 + (random & 0xFFFF);
+        self
+    }
+
+    /// The datacenter that the authority signs for.
+    #[must_use]
+    pub fn datacenter(&self) -> &SmolStr {
+        &self.datacenter
+    }
+
     /// The cluster id: the trust domain without its `.consul`.
     #[must_use]
     pub fn cluster_id(&self) -> &SmolStr {

@@ -42,6 +42,8 @@ pub(super) struct Outcome {
     pub store_index: u64,
     /// What couldn't be written, and why.
     pub problems: Vec<String>,
+    /// Why nothing could be kept: the store's back end failed.
+    pub unkept: Option<String>,
 }
 
 /// Writes that belong together.
@@ -105,7 +107,7 @@ impl StoreSync {
         if jobs.is_empty() {
             return Outcome {
                 store_index: self.store.snapshot().index(),
-                problems: Vec::new(),
+                ..Outcome::default()
             };
         }
         let (targets, ops): (Vec<_>, Vec<_>) = jobs.into_iter().map(|j| (j.target, j.ops)).unzip();
@@ -116,12 +118,13 @@ impl StoreSync {
                 }
                 Outcome {
                     store_index,
-                    problems: Vec::new(),
+                    ..Outcome::default()
                 }
             }
             Err(StoreError::Backend(error)) => Outcome {
                 store_index: self.store.snapshot().index(),
                 problems: vec![format!("the local state can't be written: {error}")],
+                unkept: Some(error.to_string()),
             },
             Err(_) => self.sync_singly(tables),
         }
@@ -129,15 +132,22 @@ impl StoreSync {
 
     fn sync_singly(&mut self, tables: &LocalTables) -> Outcome {
         let mut problems = Vec::new();
+        let mut unkept = None;
         for Job { target, ops } in self.jobs(tables) {
             match self.apply(ops) {
                 Ok(_) => self.mark(target, tables),
-                Err(error) => problems.push(format!("{}: {error}", self.name_of(&target))),
+                Err(error) => {
+                    problems.push(format!("{}: {error}", self.name_of(&target)));
+                    if let StoreError::Backend(error) = error {
+                        unkept = Some(error.to_string());
+                    }
+                }
             }
         }
         Outcome {
             store_index: self.store.snapshot().index(),
             problems,
+            unkept,
         }
     }
 

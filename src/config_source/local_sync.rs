@@ -56,6 +56,8 @@ pub struct Synced {
     pub passes: u64,
     /// What couldn't be written or registered, and why; tried again with the next pass.
     pub problems: Vec<String>,
+    /// Why the local state couldn't be kept: the store's back end failed. It is tried again with the next pass.
+    pub unkept: Option<String>,
     version: Version,
 }
 
@@ -246,6 +248,7 @@ impl Loop {
             store_index: outcome.store_index,
             passes: self.passes,
             problems: outcome.problems,
+            unkept: outcome.unkept,
             version,
         });
     }

@@ -37,4 +37,5 @@ record! {
         /// Higher decides first.
         precedence: u32 = "Precedence" always,
     }
+    ignored ["ID", "CreatedAt", "UpdatedAt", "CreateIndex", "ModifyIndex", "Hash"]
 }

@@ -7,10 +7,15 @@ pub mod checks;
 pub mod cli;
 pub mod files;
 pub mod http;
+mod limits;
+pub mod listen;
 mod local_checks;
 mod provider;
+mod rate;
 pub mod serve;
 pub mod tls;
 
+pub use limits::Limits;
 pub use local_checks::LocalChecks;
 pub use provider::MeshProvider;
+pub use rate::Rate;

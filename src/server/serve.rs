@@ -3,36 +3,46 @@
 //! The order is what callers rely on: the files are read and checked before anything listens; both listeners are bound
 //! before anything starts, so that a port in use is told at once; Envoys are answered only when the files are in effect
 //! and the first step has settled, so that none is given less than what was configured.
+//!
+//! With a data folder, what it keeps is loaded first: the store, then the local state with its owners, over which the files
+//! go. Only then is the local state brought into the catalog, so that nothing is taken out of it on the way; and only when
+//! the first step over all of it has settled are Envoys answered, so that none that reconnects is told to remove anything.
 
 use std::fmt;
-use std::io::{ErrorKind, IsTerminal as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{IsTerminal as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
 use smol_str::SmolStr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
-use super::access::{AllowAll, Authorizer};
-use super::ads::{self, AdsConfig, AdsService};
+use super::ads::{self, AdsService};
 use super::files::{
-    FileProblems, FileSet, FileTargets, FileWatcher, LocalRecords, OwnedRecords, RefusedRecord,
-    ReloadOutcome, Reloader, WatchOptions, apply, check_node_name, check_together, load,
+    FileProblems, FileSet, FileTargets, FileWatcher, KeptRecords, LocalRecords, OwnedRecords,
+    RefusedRecord, ReloadOutcome, Reloader, WatchOptions, apply, check_node_name, check_together,
+    load,
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
+use super::limits::{Limits, session_metrics};
+use super::listen::{Bound, Guard, Protection, bind};
 use super::local_checks::LocalChecks;
 use super::provider::MeshProvider;
-use crate::clock::RealClock;
+use crate::clock::{Clock, RealClock};
 use crate::config_source::{
     CatalogConfigSource, CatalogOptions, LocalConfigSource, LocalState, LocalSync,
-    LocalSyncOptions, Origin, OriginRecords, RecordError, SessionLimiter,
+    LocalSyncOptions, Origin, OriginRecords, RecordError, SessionControl, SessionLimiter,
 };
-use crate::embedded::{Embedded, EmbeddedConfig};
-use crate::model::{Node, SidecarPortRange};
+use crate::embedded::{Embedded, EmbeddedConfig, EmbeddedError};
+use crate::model::{NameKey, Node, SidecarPortRange};
+use crate::store::durable::{DurableBackend, Observer};
 use crate::xds::Generator;
 
 /// Consul's port for its HTTP API.
@@ -49,6 +59,11 @@ const STOP: Duration = Duration::from_secs(15);
 
 /// Threads that make Envoy resources.
 const GENERATOR_THREADS: usize = 2;
+
+/// Upper bounds of the histogram of times to write to the disk, in seconds.
+const PERSIST_TIMES: [f64; 11] = [
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
+];
 
 /// How often old roots are looked for that nothing depends on any more.
 const PRUNE: Duration = Duration::from_secs(3600);
@@ -68,8 +83,12 @@ pub struct ServeOptions {
     pub xds_addr: Option<SocketAddr>,
     /// What holds for callers that no intention speaks of; default true.
     pub intention_default_allow: Option<bool>,
-    /// Listen beyond this machine without encryption (decision C2).
-    pub insecure: bool,
+    /// How the ports are protected (decision C2).
+    pub protection: Protection,
+    /// What the server takes on.
+    pub limits: Limits,
+    /// Where records and the certificate authority are kept; default in memory only.
+    pub data_dir: Option<PathBuf>,
 }
 
 /// Why the control plane doesn't run.
@@ -102,6 +121,8 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     for warning in &set.warnings {
         warn!("{warning}");
     }
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+    let guard = plan.protection.start(&clock)?;
     let http = bind(plan.http_addr, "--http-addr")?;
     let xds = bind(plan.xds_addr, "--xds-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -110,8 +131,8 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
         .enable_all()
         .build()
         .map_err(|e| failed("can't start the network's threads")(&e))?;
-    let mut parts = Parts::start(&plan, &set, &http.1, &xds.1)?;
-    let result = runtime.block_on(parts.run(&plan, set, http, xds));
+    let mut parts = Parts::start(&plan, &set, &guard, clock, &http.1, &xds.1)?;
+    let result = runtime.block_on(parts.run(&plan, set, &guard, http, xds));
     let deadline = Instant::now() + STOP;
     parts.stop(deadline);
     runtime.shutdown_timeout(deadline.saturating_duration_since(Instant::now()));
@@ -128,6 +149,9 @@ struct Plan {
     xds_addr: SocketAddr,
     intention_default_allow: bool,
     sidecar_ports: SidecarPortRange,
+    limits: Limits,
+    data_dir: Option<PathBuf>,
+    protection: Protection,
 }
 
 impl Plan {
@@ -152,10 +176,8 @@ impl Plan {
         let xds_port = files.xds_port.as_ref().map(|s| s.value);
         let http_addr = address(options.http_addr, http_port, HTTP_PORT);
         let xds_addr = address(options.xds_addr, xds_port, XDS_PORT);
-        if !options.insecure {
-            refuse_open(http_addr, "--http-addr")?;
-            refuse_open(xds_addr, "--xds-addr")?;
-        }
+        options.protection.check(http_addr, "--http-addr")?;
+        options.protection.check(xds_addr, "--xds-addr")?;
         if http_addr == xds_addr && http_addr.port() != 0 {
             return Err(ServeError::BadInput(format!(
                 "--http-addr and --xds-addr are both {http_addr}; give each a port of its own"
@@ -172,6 +194,9 @@ impl Plan {
                 .or_else(|| files.intention_default_allow.as_ref().map(|s| s.value))
                 .unwrap_or(true),
             sidecar_ports: files.sidecar_ports(),
+            limits: options.limits,
+            data_dir: options.data_dir,
+            protection: options.protection,
         })
     }
 }
@@ -190,44 +215,12 @@ fn machine_name() -> Result<String, ServeError> {
     }
 }
 
-/// Everybody who reaches the listeners may read certificates with their keys and change everything (decision C2).
-fn refuse_open(address: SocketAddr, flag: &str) -> Result<(), ServeError> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    Err(ServeError::BadInput(format!(
-        "{flag} {address}: other machines may reach this address, and connections are neither encrypted nor authenticated; \
-         listen on 127.0.0.1, or add --insecure if the network is trusted"
-    )))
-}
-
-/// A bound listener and its address.
-type Bound = (TcpListener, SocketAddr);
-
-fn bind(address: SocketAddr, flag: &str) -> Result<Bound, ServeError> {
-    let listener = TcpListener::bind(address).map_err(|error| {
-        ServeError::Failed(match error.kind() {
-            ErrorKind::AddrInUse => format!(
-                "{flag} {address}: the port is in use; stop the program that listens there, or choose another with {flag}"
-            ),
-            ErrorKind::AddrNotAvailable => format!(
-                "{flag} {address}: this machine doesn't have the address; choose another with {flag}"
-            ),
-            _ => format!("{flag} {address}: can't listen: {error}"),
-        })
-    })?;
-    let bound = listener
-        .set_nonblocking(true)
-        .and_then(|()| listener.local_addr());
-    let address = bound.map_err(|e| failed("can't prepare a listener")(&e))?;
-    Ok((listener, address))
-}
-
 /// Everything that runs.
 struct Parts {
     embedded: Arc<Embedded>,
-    sync: LocalSync,
+    sync: Arc<LocalSync>,
     catalog: Arc<CatalogConfigSource>,
+    sessions: Arc<SessionControl>,
     checks: Arc<LocalChecks>,
     ads: AdsService,
     http: Arc<HttpState>,
@@ -240,21 +233,27 @@ impl Parts {
     fn start(
         plan: &Plan,
         set: &FileSet,
+        guard: &Guard,
+        clock: Arc<dyn Clock>,
         http: &SocketAddr,
         xds: &SocketAddr,
     ) -> Result<Self, ServeError> {
-        let clock = Arc::new(RealClock::new());
         let mut config = EmbeddedConfig::default();
         config.engine.proxies.datacenter = plan.datacenter.clone();
         config.engine.proxies.intention_default_allow = plan.intention_default_allow;
-        let embedded = Embedded::start_with(config, clock.clone())
-            .map_err(|e| failed("can't start the engine")(&e))?;
+        let mut registry = Registry::default();
+        let embedded = start_engine(plan, config, clock.clone(), &mut registry)?;
         let embedded = Arc::new(embedded);
-        info!(
-            "records and the certificate authority are kept in memory only: a restart makes a new trust domain"
-        );
         let manager = &embedded.manager;
         let state = Arc::new(LocalState::new(plan.node_name.clone(), plan.sidecar_ports));
+        state
+            .restore(&embedded.store.snapshot())
+            .map_err(|e| failed("can't start the local agent")(&e))?;
+        let targets = FileTargets {
+            store: embedded.store.clone(),
+            local: Arc::new(FileRecordsInLocalState(state.clone())),
+        };
+        let report = apply(set, &targets, true)?;
         let node = Node {
             node: plan.node_name.to_string(),
             address: Ipv4Addr::LOCALHOST.to_string(),
@@ -263,11 +262,7 @@ impl Parts {
         };
         let sync = LocalSync::start(manager.clone(), state.clone(), LocalSyncOptions::new(node))
             .map_err(|e| failed("can't start the local agent")(&e))?;
-        let targets = FileTargets {
-            store: embedded.store.clone(),
-            local: Arc::new(FileRecordsInLocalState(state.clone())),
-        };
-        let report = apply(set, &targets, true)?;
+        let sync = Arc::new(sync);
         let checks = LocalChecks::start(state.clone(), embedded.store.clone(), clock)
             .map_err(|e| failed("can't start the health checks")(&e))?;
         let checks = Arc::new(checks);
@@ -275,17 +270,26 @@ impl Parts {
         let synced = sync
             .flush(deadline)
             .map_err(|e| failed("the services of the files were not taken in")(&e))?;
+        if let Some(why) = synced.unkept {
+            return Err(ServeError::Failed(why));
+        }
         manager
             .wait_index(synced.store_index.max(report.store_index), deadline)
             .map_err(|e| failed("the first configuration of the proxies was not ready")(&e))?;
 
         let local = LocalConfigSource::new(manager.clone(), state.clone());
         let options = CatalogOptions::default();
-        let catalog =
-            CatalogConfigSource::start(manager.clone(), local, SessionLimiter::new(), &options)
-                .map_err(|e| failed("can't start the catalog's proxies")(&e))?;
+        let limiter = SessionLimiter::new();
+        let servers = plan.limits.servers.unwrap_or(0);
+        let clock = manager.clock().clone();
+        let sessions = SessionControl::start(limiter.clone(), &embedded.store, clock, servers)
+            .map_err(|e| failed("can't start the control of sessions")(&e))?;
+        let sessions = Arc::new(sessions);
+        let registry = session_metrics(&limiter, &sessions);
+        let catalog = CatalogConfigSource::start(manager.clone(), local, limiter, &options)
+            .map_err(|e| failed("can't start the catalog's proxies")(&e))?;
         let catalog = Arc::new(catalog);
-        let authorizer: Arc<dyn Authorizer> = Arc::new(AllowAll::default());
+        let authorizer = guard.authorizer.clone();
         let generator = Arc::new(Generator::new());
         let provider = MeshProvider::start(
             catalog.clone(),
@@ -296,29 +300,36 @@ impl Parts {
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
         let provider = Arc::new(provider);
-        let ads = AdsService::new(provider.clone(), AdsConfig::default());
+        let ads = AdsService::new(provider.clone(), plan.limits.ads());
         let advertised = match http.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
             ip => ip.to_string(),
         };
         let http_config = HttpConfig {
+            intention_default_allow: plan.intention_default_allow,
             advertise_address: advertised.into(),
-            xds_plaintext_port: Some(xds.port()),
-            ..HttpConfig::default()
+            xds_plaintext_port: guard.tls.is_none().then(|| xds.port()),
+            xds_tls_port: guard.tls.is_some().then(|| xds.port()),
+            ..plan.limits.http()
         };
+        let mut agent = LocalAgent::new(state, Some(checks.clone()));
+        if plan.data_dir.is_some() {
+            agent = agent.kept_by(sync.clone());
+        }
         let http_parts = HttpParts {
             authorizer,
             embedded: embedded.clone(),
             node: plan.node_name.clone(),
-            agent: Arc::new(LocalAgent::new(state, Some(checks.clone()))),
+            agent: Arc::new(agent),
             dump: Arc::new(MeshDump::new(generator, Some(provider))),
             ads: Some(ads.clone()),
-            registry: Default::default(),
+            registry,
         };
         Ok(Self {
             embedded,
             sync,
             catalog,
+            sessions,
             checks,
             ads,
             http: HttpState::new(http_parts, http_config),
@@ -332,6 +343,7 @@ impl Parts {
         &mut self,
         plan: &Plan,
         set: FileSet,
+        guard: &Guard,
         (http, http_addr): Bound,
         (xds, xds_addr): Bound,
     ) -> Result<(), ServeError> {
@@ -345,12 +357,12 @@ impl Parts {
         let stopping = watch::Sender::new(false);
         let mut http: JoinHandle<Result<(), String>> = {
             let stopped = ended(&stopping);
-            let serving = http::serve(http, self.http.clone(), stopped);
+            let serving = http::serve(http, guard.tls.clone(), self.http.clone(), stopped);
             tokio::spawn(async { serving.await.map_err(|e| format!("HTTP listener: {e}")) })
         };
         let mut xds: JoinHandle<Result<(), String>> = {
             let stopped = ended(&stopping);
-            let serving = ads::serve(xds, self.ads.clone(), stopped);
+            let serving = ads::serve(xds, guard.tls.clone(), self.ads.clone(), stopped);
             tokio::spawn(async { serving.await.map_err(|e| e.to_string()) })
         };
         tokio::spawn(prune_roots(self.embedded.clone()));
@@ -416,12 +428,80 @@ impl Parts {
     fn stop(&mut self, deadline: Instant) {
         self.watcher.take();
         self.checks.stop();
+        self.sessions.stop();
         self.catalog.shut_down();
         self.sync.stop();
         let report = self.embedded.close(deadline);
         if report.stuck_threads > 0 {
             warn!(threads = report.stuck_threads, "threads are still busy");
         }
+    }
+}
+
+/// Starts the engine over what is kept, or over nothing.
+fn start_engine(
+    plan: &Plan,
+    config: EmbeddedConfig,
+    clock: Arc<dyn Clock>,
+    registry: &mut Registry,
+) -> Result<Embedded, ServeError> {
+    let engine = |e: EmbeddedError| failed("can't start the engine")(&e);
+    let Some(folder) = &plan.data_dir else {
+        info!(
+            "records and the certificate authority are kept in memory only: a restart makes a new trust domain"
+        );
+        return Embedded::start_with(config, clock).map_err(engine);
+    };
+    let backend = DurableBackend::open(folder).map_err(|e| ServeError::Failed(e.to_string()))?;
+    let backend = backend.observed(PersistMetrics::register(registry).observer());
+    Embedded::start_durable(config, clock, Box::new(backend)).map_err(|error| match error {
+        // It names the file and the mend.
+        EmbeddedError::Store(error) => ServeError::Failed(error.to_string()),
+        other => engine(other),
+    })
+}
+
+/// What is counted of writes to the data folder.
+struct PersistMetrics {
+    times: Histogram,
+    commits: Counter,
+    failures: Counter,
+}
+
+impl PersistMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            times: Histogram::new(PERSIST_TIMES),
+            commits: Counter::default(),
+            failures: Counter::default(),
+        };
+        registry.register(
+            "proxycfg_persist_seconds",
+            "Time until a group of commits is on the disk",
+            metrics.times.clone(),
+        );
+        registry.register(
+            "proxycfg_persist_commits",
+            "Commits that were written to the disk, in groups",
+            metrics.commits.clone(),
+        );
+        registry.register(
+            "proxycfg_persist_failures",
+            "Groups of commits that could not be written to the disk, and were refused",
+            metrics.failures.clone(),
+        );
+        metrics
+    }
+
+    fn observer(self) -> Observer {
+        Box::new(move |group| {
+            self.times.observe(group.elapsed.as_secs_f64());
+            if group.kept {
+                self.commits.inc_by(group.commits as u64);
+            } else {
+                self.failures.inc();
+            }
+        })
     }
 }
 
@@ -531,6 +611,25 @@ impl LocalRecords for FileRecordsInLocalState {
             Err(errors) => Err(errors.into_iter().map(refused).collect()),
         }
     }
+
+    fn kept(&self) -> KeptRecords {
+        let origins = self.0.origins();
+        let files = origins.iter().filter_map(Origin::path);
+        let of_api = |origin: &Origin| origin.path().is_none();
+        let services = self.0.services().into_iter();
+        let checks = self.0.checks().into_iter();
+        KeptRecords {
+            files: files.map(str::to_owned).collect(),
+            services: services
+                .filter(|entry| of_api(&entry.origin) && entry.sidecar_of.is_none())
+                .map(|entry| NameKey::new(&entry.service.id))
+                .collect(),
+            checks: checks
+                .filter(|check| check.alone.as_ref().is_some_and(of_api))
+                .map(|check| NameKey::new(&check.check.check_id))
+                .collect(),
+        }
+    }
 }
 
 /// What a person at a terminal is told: what is served, where, and how to attach an Envoy.
@@ -549,10 +648,24 @@ impl Banner {
             1 => served.push_str("; 1 config entry"),
             n => served.push_str(&format!("; {n} config entries")),
         }
-        let elsewhere = if http.port() == HTTP_PORT && http.ip().is_loopback() {
+        let encrypted = plan.protection.tls_cert.is_some();
+        let mut elsewhere = if encrypted {
+            format!(" --http-addr https://{http} --ca-file CA.pem")
+        } else if http.port() == HTTP_PORT && http.ip().is_loopback() {
             String::new()
         } else {
             format!(" --http-addr {http}")
+        };
+        if plan.protection.tls_client_ca.is_some() {
+            elsewhere.push_str(" --client-cert CERT.pem --client-key KEY.pem");
+        }
+        if plan.protection.tokens.is_some() {
+            elsewhere.push_str(" --token-file FILE");
+        }
+        let (scheme, secured) = if encrypted {
+            ("https", " (TLS)")
+        } else {
+            ("http", "")
         };
         let definitions: Vec<_> = set.services().map(|s| &s.record).collect();
         let with_sidecar = definitions.iter().find(|d| d.sidecar().is_some());
@@ -562,14 +675,18 @@ impl Banner {
             (None, Some(proxy)) => format!("--proxy-id {}", proxy.effective_id()),
             (None, None) => "--sidecar-for SERVICE_ID".to_owned(),
         };
+        let kept = match &plan.data_dir {
+            Some(folder) => format!("kept in        {}", folder.display()),
+            None => "kept in memory: a restart makes a new trust domain".to_owned(),
+        };
         Self(format!(
             "proxycfg {} on node {}, datacenter {}\n\
              \x20 serves         {served}\n\
-             \x20 xDS            {xds}\n\
-             \x20 HTTP API       http://{http}\n\
+             \x20 xDS            {xds}{secured}\n\
+             \x20 HTTP API       {scheme}://{http}\n\
              \x20 attach Envoy   proxycfg envoy {attach}{elsewhere}\n\
              \x20 see proxies    proxycfg proxies{elsewhere}\n\
-             \x20 kept in memory: a restart makes a new trust domain\n\
+             \x20 {kept}\n\
              Ctrl-C stops it.",
             env!("CARGO_PKG_VERSION"),
             plan.node_name,

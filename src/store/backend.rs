@@ -99,7 +99,11 @@ pub struct Image {
     pub rows: Vec<AnyRow>,
 }
 
-/// Keeps commits durable. Called from one thread at a time, under the writer's lock: it must not call the store.
+/// Keeps commits durable. Called from one thread at a time; it must not call the store.
+///
+/// Nothing of a commit is seen by a reader, and its writer isn't answered, before [`Backend::persist`] has returned.
+/// Writers don't wait for each other to be kept: while a group of commits is being kept, others draft theirs on top, and
+/// these are the next group.
 pub trait Backend: Send {
     /// What was kept, read once when a store is made; none for a new store.
     ///
@@ -107,11 +111,12 @@ pub trait Backend: Send {
     /// If it can't be read.
     fn load(&mut self) -> Result<Option<Image>, BackendError>;
 
-    /// Keeps a commit. When this returns, the commit must survive whatever the back end promises to survive.
+    /// Keeps a group of commits, in the order of their indexes: all of them, or none. When this returns, they must survive
+    /// whatever the back end promises to survive. A group is never empty.
     ///
     /// # Errors
-    /// If it can't be kept; the transaction is then refused, and the next commit has the same index.
-    fn persist(&mut self, commit: &CommitRecord) -> Result<(), BackendError>;
+    /// If they can't be kept; their transactions are then refused, and the next commit has the index of the first again.
+    fn persist(&mut self, commits: &[CommitRecord]) -> Result<(), BackendError>;
 
     /// Replaces everything kept by an image.
     ///
@@ -120,15 +125,28 @@ pub trait Backend: Send {
     fn replace(&mut self, image: &Image) -> Result<(), BackendError>;
 }
 
-/// Why a back end failed.
-#[derive(Debug, thiserror::Error)]
+/// Why a back end failed. A clone tells the same: all writers of a group get one.
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("the store's records could not be {doing}: {cause}")]
 pub struct BackendError {
     /// `read` or `kept`.
     pub doing: &'static str,
     /// What happened.
     #[source]
-    pub cause: Box<dyn std::error::Error + Send + Sync>,
+    pub cause: std::sync::Arc<dyn std::error::Error + Send + Sync>,
+}
+
+impl BackendError {
+    /// What `doing` (`read` or `kept`) failed of.
+    pub fn new(
+        doing: &'static str,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            doing,
+            cause: cause.into().into(),
+        }
+    }
 }
 
 /// A [`Backend`] that keeps nothing: the store lives in memory alone.
@@ -140,7 +158,7 @@ impl Backend for MemoryBackend {
         Ok(None)
     }
 
-    fn persist(&mut self, _commit: &CommitRecord) -> Result<(), BackendError> {
+    fn persist(&mut self, _commits: &[CommitRecord]) -> Result<(), BackendError> {
         Ok(())
     }
 

@@ -1,9 +1,14 @@
 //! The store itself: commits transactions, publishes snapshots, and tells who is concerned.
 //!
-//! A commit drafts the next tables beside the current ones, lets the check and the back end judge, publishes the new
-//! snapshot by swapping a pointer, hands the changed keys to all feeds and collects the waits they end; then it lets go of
-//! the writer's lock and wakes. Readers never wait for a writer longer than that swap.
+//! A commit drafts the next tables beside those of the commit before, lets the check judge, and joins the queue of commits
+//! that are to be kept. Of the writers that wait for that, one gives everything that has queued up to the back end in one go,
+//! publishes the snapshots in order by swapping a pointer, hands the changed keys to all feeds and collects the waits they
+//! end; then it lets go of the locks and wakes. So a durable back end is waited for once by many writers, readers see
+//! nothing that isn't kept, and they never wait longer than that swap. If the back end fails, the queue is refused as a whole:
+//! each draft stands on the one before.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,7 +18,7 @@ use triomphe::Arc;
 
 use crate::clock::Clock;
 use crate::model::HealthCheck;
-use crate::store::backend::{Backend, Image};
+use crate::store::backend::{Backend, BackendError, CommitRecord, Image};
 use crate::store::draft::{Draft, take_peer};
 use crate::store::feed::{ChangeFeed, Feeds};
 use crate::store::key::{InstanceKey, Key, PeeredName};
@@ -27,16 +32,35 @@ use crate::store::wait::{BlockingQuery, Found, WaitHandle, Waits, Waker, wake_al
 /// The catalog and the configuration. Share it by reference or in an `Arc`; all methods may be called from any thread.
 pub struct Store {
     current: RwLock<StoreSnapshot>,
-    writer: Mutex<Writer>,
+    /// Locked before `drafts`, if both are.
+    backend: Mutex<Box<dyn Backend>>,
+    drafts: Mutex<Drafts>,
     feeds: Arc<Feeds>,
     waits: Arc<Waits>,
     next_id: AtomicU64,
 }
 
-struct Writer {
-    backend: Box<dyn Backend>,
+/// The commits that aren't published yet.
+struct Drafts {
     check: std::sync::Arc<dyn WriteCheck>,
+    /// The state after the last of them; the published one if there are none.
+    head: StoreSnapshot,
+    /// Those that the back end hasn't been given yet, in order.
+    queue: Vec<Queued>,
+    /// How the last one ended, or will.
+    last: Option<Outcome>,
 }
+
+/// A drafted commit.
+struct Queued {
+    record: CommitRecord,
+    after: StoreSnapshot,
+    keys: Vec<Key>,
+    outcome: Outcome,
+}
+
+/// Set when a commit is published or refused by the back end.
+type Outcome = Arc<OnceLock<Result<(), BackendError>>>;
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,11 +83,18 @@ impl Store {
         if let Some(image) = backend.load()? {
             tables = load(&image, image.index);
         }
+        let snapshot = StoreSnapshot {
+            tables: Arc::new(tables),
+        };
         Ok(Self {
-            current: RwLock::new(StoreSnapshot {
-                tables: Arc::new(tables),
+            current: RwLock::new(snapshot.clone()),
+            backend: Mutex::new(backend),
+            drafts: Mutex::new(Drafts {
+                check,
+                head: snapshot,
+                queue: Vec::new(),
+                last: None,
             }),
-            writer: Mutex::new(Writer { backend, check }),
             feeds: Arc::default(),
             waits: Arc::default(),
             next_id: AtomicU64::new(1),
@@ -82,44 +113,66 @@ impl Store {
     /// # Errors
     /// If a write contradicts what is stored, the check refuses the outcome, or the back end can't keep it.
     pub fn apply(&self, transaction: Transaction) -> Result<Applied, StoreError> {
-        let mut writer = self.writer.lock();
-        let before = self.snapshot();
-        let mut draft = Draft::new(&before.tables);
-        let stale = run(&mut draft, transaction)?;
-        if !stale.is_empty() || draft.is_unchanged() {
-            return Ok(Applied {
-                index: before.index(),
-                changed: false,
-                stale,
-            });
+        let (answer, outcome) = self.drafts.lock().draft(transaction);
+        if let Some(outcome) = outcome {
+            self.settle(&outcome)?;
         }
-        let keys = draft.changed_keys();
-        for key in &keys {
-            draft.tables.stamp(key);
+        answer
+    }
+
+    /// Waits until a drafted commit is published, or does that itself with all others that wait.
+    fn settle(&self, outcome: &Outcome) -> Result<(), BackendError> {
+        let mut backend = self.backend.lock();
+        if outcome.get().is_none() {
+            // Nobody has taken it: it is in the queue.
+            let wakers = self.keep_queue(&mut **backend);
+            drop(backend);
+            self.feeds.wake();
+            wake_all(wakers);
         }
-        let record = draft.record();
-        let entries = draft.config_entries();
-        let after = StoreSnapshot {
-            tables: Arc::new(draft.tables),
-        };
-        if !entries.is_empty() {
-            writer
-                .check
-                .check(&before, &after, &entries)
-                .map_err(StoreError::Inconsistent)?;
-        }
-        writer.backend.persist(&record)?;
-        let index = after.index();
-        let wakers = self.publish(after, Some(&keys));
-        drop(writer);
-        drop(before);
-        self.feeds.wake();
-        wake_all(wakers);
-        Ok(Applied {
-            index,
-            changed: true,
-            stale,
+        outcome.get().cloned().unwrap_or_else(|| {
+            let lost = "the commit got lost in the queue; this is a fault in the store";
+            Err(BackendError::new("kept", lost))
         })
+    }
+
+    /// Has the back end keep the queue, and publishes it; returns the wakers to call. The back end's lock must be held.
+    fn keep_queue(&self, backend: &mut dyn Backend) -> Vec<Waker> {
+        let group = std::mem::take(&mut self.drafts.lock().queue);
+        if group.is_empty() {
+            return Vec::new();
+        }
+        let (records, rest): (Vec<_>, Vec<_>) = group
+            .into_iter()
+            .map(|queued| (queued.record, (queued.after, queued.keys, queued.outcome)))
+            .unzip();
+        let kept = catch_unwind(AssertUnwindSafe(|| backend.persist(&records)));
+        let kept = kept.unwrap_or_else(|_| {
+            let panicked = "the back end panicked; the log has more";
+            Err(BackendError::new("kept", panicked))
+        });
+        let mut wakers = Vec::new();
+        match kept {
+            Ok(()) => {
+                for (after, keys, outcome) in rest {
+                    wakers.extend(self.publish(after, Some(&keys)));
+                    // Set once only.
+                    let _ = outcome.set(Ok(()));
+                }
+            }
+            Err(error) => {
+                let mut drafts = self.drafts.lock();
+                drafts.head = self.snapshot();
+                drafts.last = None;
+                let later = std::mem::take(&mut drafts.queue);
+                drop(drafts);
+                let outcomes = rest.into_iter().map(|(.., outcome)| outcome);
+                for outcome in outcomes.chain(later.into_iter().map(|queued| queued.outcome)) {
+                    let _ = outcome.set(Err(error.clone()));
+                }
+            }
+        }
+        wakers
     }
 
     /// All rows of the current state.
@@ -134,23 +187,36 @@ impl Store {
     /// # Errors
     /// If the back end can't keep it; the store is then as before.
     pub fn restore(&self, image: &Image) -> Result<u64, StoreError> {
-        let mut writer = self.writer.lock();
+        let mut backend = self.backend.lock();
+        let mut wakers = Vec::new();
+        let mut drafts = loop {
+            wakers.extend(self.keep_queue(&mut **backend));
+            let drafts = self.drafts.lock();
+            if drafts.queue.is_empty() {
+                break drafts;
+            }
+        };
         let before = self.snapshot();
         let index = before.index().max(image.index) + 1;
         let tables = load(image, index);
-        writer.backend.replace(&Image {
+        let kept = backend.replace(&Image {
             index,
             rows: image.rows.clone(),
-        })?;
-        let after = StoreSnapshot {
-            tables: Arc::new(tables),
-        };
-        let wakers = self.publish(after, None);
-        drop(writer);
+        });
+        if kept.is_ok() {
+            let after = StoreSnapshot {
+                tables: Arc::new(tables),
+            };
+            drafts.head = after.clone();
+            wakers.extend(self.publish(after, None));
+        }
+        drop(drafts);
+        drop(backend);
         // Only now: freeing all tables takes a while.
         drop(before);
         self.feeds.wake();
         wake_all(wakers);
+        kept?;
         Ok(index)
     }
 
@@ -223,7 +289,13 @@ impl Store {
         }
     }
 
-    /// Makes a state the current one and tells the feeds; returns the wakers to call. The writer's lock must be held.
+    /// The store index of the last draft.
+    #[cfg(test)]
+    pub(super) fn drafted(&self) -> u64 {
+        self.drafts.lock().head.index()
+    }
+
+    /// Makes a state the current one and tells the feeds; returns the wakers to call. The back end's lock must be held.
     fn publish(&self, after: StoreSnapshot, keys: Option<&[Key]>) -> Vec<Waker> {
         let replaced = std::mem::replace(&mut *self.current.write(), after.clone());
         self.feeds.push(&after, keys);
@@ -234,6 +306,67 @@ impl Store {
 
     fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Drafts {
+    /// Drafts a commit and queues it. The outcome that comes with the answer must be good for the answer to hold: that of
+    /// the commit; or, if nothing is to be written, that of the last commit, which the answer may stem from.
+    fn draft(
+        &mut self,
+        transaction: Transaction,
+    ) -> (Result<Applied, StoreError>, Option<Outcome>) {
+        let before = self.head.clone();
+        let as_is = |stale| Applied {
+            index: before.index(),
+            changed: false,
+            stale,
+        };
+        let mut draft = Draft::new(&before.tables);
+        match run(&mut draft, transaction) {
+            Err(error) => return (Err(error), self.unsettled()),
+            Ok(stale) if !stale.is_empty() || draft.is_unchanged() => {
+                return (Ok(as_is(stale)), self.unsettled());
+            }
+            Ok(_) => {}
+        }
+        let keys = draft.changed_keys();
+        for key in &keys {
+            draft.tables.stamp(key);
+        }
+        let record = draft.record();
+        let entries = draft.config_entries();
+        let after = StoreSnapshot {
+            tables: Arc::new(draft.tables),
+        };
+        if !entries.is_empty()
+            && let Err(problems) = self.check.check(&before, &after, &entries)
+        {
+            return (Err(StoreError::Inconsistent(problems)), self.unsettled());
+        }
+        let applied = Applied {
+            index: after.index(),
+            changed: true,
+            stale: Vec::new(),
+        };
+        let outcome = Outcome::default();
+        self.head = after.clone();
+        self.last = Some(outcome.clone());
+        self.queue.push(Queued {
+            record,
+            after,
+            keys,
+            outcome: outcome.clone(),
+        });
+        (Ok(applied), Some(outcome))
+    }
+
+    /// The outcome of the last commit, if it isn't published yet.
+    fn unsettled(&mut self) -> Option<Outcome> {
+        if self.last.as_ref().is_some_and(|last| last.get().is_some()) {
+            self.last = None;
+        }
+        self.last.clone()
     }
 }
 

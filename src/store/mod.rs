@@ -33,6 +33,8 @@
 mod backend;
 mod catalog;
 mod draft;
+#[cfg(feature = "durable")]
+pub mod durable;
 mod feed;
 mod from_model;
 mod intentions;

@@ -326,6 +326,31 @@ impl<'a> Reader<'a> {
         intentions::in_order([own, general].into_iter().flatten())
     }
 
+    /// The intentions that decide about calls from a service of this cluster: its own and those of the source `*`, in
+    /// order (store.md 4.12).
+    pub fn intentions_from(&self, source: &str) -> Vec<Intention> {
+        let mut destinations = self.intention_destinations(source);
+        if source != "*" {
+            destinations.extend(self.intention_destinations("*"));
+        }
+        destinations.sort_unstable();
+        destinations.dedup();
+        let entries = destinations.iter().filter_map(|destination| {
+            self.config(EntryKind::ServiceIntentions, destination.as_str())
+        });
+        let mut found = intentions::in_order(entries);
+        found.retain(|of| {
+            of.source_peer.is_empty()
+                && (of.source_name == "*" || of.source_name.eq_ignore_ascii_case(source))
+        });
+        found
+    }
+
+    /// All intentions, in the order in which they decide.
+    pub fn intentions(&self) -> Vec<Intention> {
+        intentions::in_order(self.config_list(EntryKind::ServiceIntentions).into_iter())
+    }
+
     /// The names of the service-intentions entries that have an intention for exactly this source, which can be `*`
     /// (store.md 1.6, source).
     pub fn intention_destinations(&self, source: impl Into<PeeredName>) -> Vec<NameKey> {

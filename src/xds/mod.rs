@@ -36,7 +36,7 @@ mod tls_context;
 pub use generator::{Generated, Generator};
 pub use json::{JsonError, resource_to_json};
 pub use problem::Problem;
-pub use resource::{Resource, ResourceType};
+pub use resource::{Resource, ResourceType, version_of_all};
 pub use resource_set::{ResourceSet, ResourceSetBuilder};
 
 use problem::BuildError;

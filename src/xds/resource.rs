@@ -215,10 +215,26 @@ impl fmt::Debug for Resource {
     }
 }
 
+/// One version for several resources: equal names with equal contents have an equal one. 64 characters, as that of one.
+#[must_use]
+pub fn version_of_all<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> SmolStr {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for resource in resources {
+        // A name of any bytes can't be taken for the version before it, which has a fixed length.
+        context.update(&(resource.name.len() as u64).to_be_bytes());
+        context.update(resource.name.as_bytes());
+        context.update(resource.version.as_bytes());
+    }
+    hexadecimal(context.finish())
+}
+
 /// Lower-case hexadecimal SHA-256.
 fn version_of(bytes: &[u8]) -> SmolStr {
+    hexadecimal(ring::digest::digest(&ring::digest::SHA256, bytes))
+}
+
+fn hexadecimal(digest: ring::digest::Digest) -> SmolStr {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest
         .as_ref()
         .iter()

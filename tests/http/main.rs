@@ -12,6 +12,8 @@ mod chain;
 mod config;
 mod connect;
 mod health;
+mod intentions;
+mod limits;
 mod proxycfg;
 mod serving;
 mod world;

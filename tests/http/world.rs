@@ -142,7 +142,7 @@ impl World {
         let (shutdown, stopped) = oneshot::channel::<()>();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let served = runtime.spawn(serve(listener, http, async {
+        let served = runtime.spawn(serve(listener, None, http, async {
             let _ = stopped.await;
         }));
         let client = ureq::Agent::config_builder()

@@ -24,6 +24,7 @@ mod protocols;
 mod renewal;
 mod routes;
 mod splits;
+mod state_of_the_world;
 mod tls;
 mod tokens;
 mod traffic;

@@ -39,7 +39,7 @@ impl Kept {
     }
 }
 
-fn serials(envoy: &Envoy) -> BTreeSet<String> {
+pub fn serials(envoy: &Envoy) -> BTreeSet<String> {
     own_certificates(envoy)
         .into_iter()
         .map(|(_, serial)| serial)
@@ -47,7 +47,7 @@ fn serials(envoy: &Envoy) -> BTreeSet<String> {
 }
 
 /// Waits until an Envoy presents another certificate than before, and only that.
-fn wait_renewed(envoy: &Envoy, before: &BTreeSet<String>) -> BTreeSet<String> {
+pub fn wait_renewed(envoy: &Envoy, before: &BTreeSet<String>) -> BTreeSet<String> {
     envoy.wait_until("renewed", DEADLINE, |envoy| {
         let now = serials(envoy);
         if now.len() == 1 && now.is_disjoint(before) {

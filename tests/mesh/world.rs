@@ -12,7 +12,7 @@ use proxycfg::hcl;
 use proxycfg::model::{self, CheckStatus, Node, ProxyId, ServiceDefinition, SidecarPortRange};
 use proxycfg::server::MeshProvider;
 use proxycfg::server::access::AllowAll;
-use proxycfg::server::ads::{AdsConfig, AdsService, StreamPhase, serve};
+use proxycfg::server::ads::{AdsConfig, AdsService, Protocol, StreamPhase, serve};
 use proxycfg::server::bootstrap::BootstrapParams;
 use proxycfg::store::Transaction;
 use proxycfg::xds::Generator;
@@ -95,7 +95,7 @@ impl Mesh {
             .unwrap();
         let xds_port = listener.local_addr().unwrap().port();
         let (stop, stopped) = oneshot::channel();
-        runtime.spawn(serve(listener, ads.clone(), async move {
+        runtime.spawn(serve(listener, None, ads.clone(), async move {
             // Dropping the world stops the server too.
             let _ = stopped.await;
         }));
@@ -199,15 +199,34 @@ impl Mesh {
         envoy
     }
 
-    fn bootstrap(&self, proxy_id: &str, node_name: Option<&str>) -> Value {
+    /// Starts the Envoy of a local sidecar that asks for the state of the world, and waits until it serves.
+    pub fn sotw_envoy(&self, member: &Member) -> Envoy {
         let params = BootstrapParams {
+            xds_protocol: Protocol::StateOfTheWorld,
+            ..self.parameters(&member.proxy_id(), None)
+        };
+        let bootstrap = params.build(&|_| None).unwrap();
+        assert_eq!(
+            bootstrap["dynamic_resources"]["ads_config"]["api_type"],
+            "GRPC"
+        );
+        let envoy = Envoy::start(&bootstrap, &member.proxy_id());
+        envoy.wait_ready();
+        envoy
+    }
+
+    fn bootstrap(&self, proxy_id: &str, node_name: Option<&str>) -> Value {
+        self.parameters(proxy_id, node_name)
+            .build(&|_| None)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn parameters(&self, proxy_id: &str, node_name: Option<&str>) -> BootstrapParams {
+        BootstrapParams {
             node_name: node_name.map(str::to_owned),
             admin_port: free_port(),
             ..BootstrapParams::new(proxy_id, proxy_id, "127.0.0.1", self.xds_port)
-        };
-        params
-            .build(&|_| None)
-            .unwrap_or_else(|error| panic!("{error}"))
+        }
     }
 
     /// The phase of a proxy's stream, if it has one.

@@ -4,6 +4,7 @@
 
 mod broken_files;
 mod client_commands;
+mod limits;
 mod reload;
 mod serve;
 mod world;

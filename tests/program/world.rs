@@ -186,13 +186,23 @@ impl Server {
         }
     }
 
+    /// Gets a text.
+    pub fn text(&self, path: &str) -> String {
+        let mut response = agent().get(self.url(path)).call().unwrap();
+        response.body_mut().read_to_string().unwrap()
+    }
+
     /// Puts JSON, which must be accepted.
     pub fn put(&self, path: &str, body: &Value) {
-        let agent = agent();
-        let mut response = agent.put(self.url(path)).send_json(body).unwrap();
-        let status = response.status().as_u16();
-        let text = response.body_mut().read_to_string().unwrap();
+        let (status, text) = self.try_put(path, body);
         assert_eq!(status, 200, "{path}: {text}");
+    }
+
+    /// Puts JSON: the status and what was said.
+    pub fn try_put(&self, path: &str, body: &Value) -> (u16, String) {
+        let mut response = agent().put(self.url(path)).send_json(body).unwrap();
+        let text = response.body_mut().read_to_string().unwrap();
+        (response.status().as_u16(), text)
     }
 
     fn url(&self, path: &str) -> String {

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use envoy_types::pb::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use envoy_types::pb::google::rpc;
+use proxycfg::server::ads::Protocol;
 use proxycfg::xds::ResourceType;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,7 +22,10 @@ pub struct Answer {
     pub kind: ResourceType,
     /// Contents by name.
     pub got: BTreeMap<String, String>,
+    /// Of each resource in it (delta).
     pub versions: BTreeMap<String, String>,
+    /// Of the whole response (state of the world).
+    pub version: String,
     pub removed: Vec<String>,
     pub nonce: String,
 }
@@ -33,9 +37,30 @@ impl Answer {
     }
 }
 
+/// The two ends of a call.
+struct Call<Q, A> {
+    requests: mpsc::Sender<Q>,
+    responses: Streaming<A>,
+}
+
+enum Stream {
+    Delta(Call<DeltaDiscoveryRequest, DeltaDiscoveryResponse>),
+    World(
+        Call<DiscoveryRequest, DiscoveryResponse>,
+        BTreeMap<ResourceType, Asked>,
+    ),
+}
+
+/// What a request of the state of the world repeats.
+#[derive(Default)]
+struct Asked {
+    names: BTreeSet<String>,
+    nonce: String,
+    version: String,
+}
+
 pub struct Client {
-    requests: mpsc::Sender<DeltaDiscoveryRequest>,
-    responses: Streaming<DeltaDiscoveryResponse>,
+    stream: Stream,
     node: Option<Node>,
     asked: BTreeSet<ResourceType>,
     nonces: u32,
@@ -66,8 +91,8 @@ fn owned(names: &[&str]) -> Vec<String> {
 }
 
 impl Client {
-    pub async fn connect(world: &World, proxy: &str) -> Self {
-        Self::try_connect(world, Some(node(proxy)), "")
+    pub async fn connect(world: &World, protocol: Protocol, proxy: &str) -> Self {
+        Self::try_connect(world, protocol, Some(node(proxy)), "")
             .await
             .unwrap()
     }
@@ -75,6 +100,7 @@ impl Client {
     /// Opens a stream; `node` goes with the first request.
     pub async fn try_connect(
         world: &World,
+        protocol: Protocol,
         node: Option<Node>,
         token: &'static str,
     ) -> Result<Self, Status> {
@@ -82,18 +108,29 @@ impl Client {
         let mut client = AggregatedDiscoveryServiceClient::connect(endpoint)
             .await
             .unwrap();
-        let (requests, outgoing) = mpsc::channel(64);
-        let mut call = Request::new(ReceiverStream::new(outgoing));
-        if !token.is_empty() {
-            call.metadata_mut()
-                .insert("x-consul-token", token.parse().unwrap());
-        }
-        let responses = client.delta_aggregated_resources(call).await?.into_inner();
+        let stream = match protocol {
+            Protocol::Delta => {
+                let (requests, call) = outgoing(token);
+                let responses = client.delta_aggregated_resources(call).await?.into_inner();
+                Stream::Delta(Call {
+                    requests,
+                    responses,
+                })
+            }
+            Protocol::StateOfTheWorld => {
+                let (requests, call) = outgoing(token);
+                let responses = client.stream_aggregated_resources(call).await?.into_inner();
+                let call = Call {
+                    requests,
+                    responses,
+                };
+                Stream::World(call, BTreeMap::new())
+            }
+        };
         let service = world.service.clone();
         let updates = move || service.metrics().updates.get();
         Ok(Self {
-            requests,
-            responses,
+            stream,
             node,
             asked: BTreeSet::new(),
             nonces: 0,
@@ -104,7 +141,7 @@ impl Client {
         })
     }
 
-    /// Sends a request as it is, with the node if it is the first.
+    /// Sends a request, with the node if it is the first: as it is, or as the state of the world says the same.
     pub async fn send(&mut self, mut request: DeltaDiscoveryRequest) {
         request.node = self.node.take();
         if let Some(kind) = ResourceType::from_url(&request.type_url) {
@@ -116,7 +153,13 @@ impl Client {
             }
         }
         // Fails if the server has ended the stream; the test sees that when it reads.
-        let _ = self.requests.send(request).await;
+        match &mut self.stream {
+            Stream::Delta(call) => drop(call.requests.send(request).await),
+            Stream::World(call, asked) => {
+                let request = in_whole(request, asked);
+                drop(call.requests.send(request).await);
+            }
+        }
     }
 
     pub async fn subscribe(&mut self, kind: ResourceType, names: &[&str]) {
@@ -148,6 +191,13 @@ impl Client {
         .await;
     }
 
+    /// Has the version of a response on an earlier stream, which the first request will name (state of the world).
+    pub fn remember(&mut self, answer: &Answer) {
+        if let Stream::World(_, asked) = &mut self.stream {
+            asked.entry(answer.kind).or_default().version = answer.version.clone();
+        }
+    }
+
     pub async fn ack(&mut self, answer: &Answer) {
         self.send(DeltaDiscoveryRequest {
             response_nonce: answer.nonce.clone(),
@@ -175,9 +225,20 @@ impl Client {
 
     /// The next response, or how the stream ends.
     pub async fn next(&mut self) -> Result<Option<Answer>, Status> {
-        let message = tokio::time::timeout(DEADLINE, self.responses.message());
-        let message = message.await.expect("an answer in time")?;
-        Ok(message.map(|message| self.read(message)))
+        let answer = tokio::time::timeout(DEADLINE, async {
+            Ok::<_, Status>(match &mut self.stream {
+                Stream::Delta(call) => call.responses.message().await?.map(read_delta),
+                Stream::World(call, asked) => {
+                    let message = call.responses.message().await?;
+                    message.map(|message| read_world(message, asked))
+                }
+            })
+        });
+        let answer: Option<Answer> = answer.await.expect("an answer in time")?;
+        if let Some(answer) = &answer {
+            self.count(answer);
+        }
+        Ok(answer)
     }
 
     /// The next response, unacknowledged.
@@ -215,6 +276,14 @@ impl Client {
     /// may come after it.
     pub async fn quiet(&mut self) {
         for _ in 0..2 {
+            let secrets = match &self.stream {
+                Stream::Delta(_) => None,
+                Stream::World(_, asked) => asked.get(&ResourceType::Secret),
+            };
+            if secrets.is_some_and(|asked| asked.names.contains(FENCE)) {
+                // A list of names doesn't say that one is asked for again.
+                self.unsubscribe(ResourceType::Secret, &[FENCE]).await;
+            }
             self.subscribe(ResourceType::Secret, &[FENCE]).await;
             self.expect(ResourceType::Secret, &["f"], &[]).await;
         }
@@ -234,27 +303,95 @@ impl Client {
         }
     }
 
-    fn read(&mut self, message: DeltaDiscoveryResponse) -> Answer {
-        let kind = ResourceType::from_url(&message.type_url).expect("a known type");
+    fn count(&mut self, answer: &Answer) {
+        let kind = answer.kind;
         assert!(self.asked.contains(&kind), "{kind} was never asked for");
         self.nonces += 1;
-        assert_eq!(message.nonce, format!("{:08x}", self.nonces));
+        assert_eq!(answer.nonce, format!("{:08x}", self.nonces));
         *self.answers.entry(kind).or_default() += 1;
-        let mut answer = Answer {
-            kind,
-            got: BTreeMap::new(),
-            versions: BTreeMap::new(),
-            removed: message.removed_resources,
-            nonce: message.nonce,
-        };
-        for resource in message.resources {
-            let any = resource.resource.expect("a resource with content");
-            assert_eq!(any.type_url, kind.url());
-            assert_eq!(resource.version.len(), 64);
-            let content = String::from_utf8(any.value).unwrap();
-            answer.got.insert(resource.name.clone(), content);
-            answer.versions.insert(resource.name, resource.version);
-        }
-        answer
+    }
+}
+
+fn outgoing<Q: Send + 'static>(
+    token: &'static str,
+) -> (mpsc::Sender<Q>, Request<ReceiverStream<Q>>) {
+    let (requests, outgoing) = mpsc::channel(64);
+    let mut call = Request::new(ReceiverStream::new(outgoing));
+    if !token.is_empty() {
+        call.metadata_mut()
+            .insert("x-consul-token", token.parse().unwrap());
+    }
+    (requests, call)
+}
+
+/// What a request of changes is in the state of the world.
+fn in_whole(
+    request: DeltaDiscoveryRequest,
+    asked: &mut BTreeMap<ResourceType, Asked>,
+) -> DiscoveryRequest {
+    let mut whole = DiscoveryRequest {
+        node: request.node,
+        type_url: request.type_url,
+        response_nonce: request.response_nonce,
+        error_detail: request.error_detail,
+        ..DiscoveryRequest::default()
+    };
+    let Some(kind) = ResourceType::from_url(&whole.type_url) else {
+        return whole;
+    };
+    let asked = asked.entry(kind).or_default();
+    for name in &request.resource_names_unsubscribe {
+        asked.names.remove(name);
+    }
+    asked.names.extend(request.resource_names_subscribe);
+    whole.resource_names = asked.names.iter().cloned().collect();
+    if whole.response_nonce.is_empty() {
+        whole.response_nonce = asked.nonce.clone();
+    }
+    whole.version_info = asked.version.clone();
+    whole
+}
+
+fn read_delta(message: DeltaDiscoveryResponse) -> Answer {
+    let kind = ResourceType::from_url(&message.type_url).expect("a known type");
+    let mut answer = Answer {
+        kind,
+        got: BTreeMap::new(),
+        versions: BTreeMap::new(),
+        version: String::new(),
+        removed: message.removed_resources,
+        nonce: message.nonce,
+    };
+    for resource in message.resources {
+        let any = resource.resource.expect("a resource with content");
+        assert_eq!(any.type_url, kind.url());
+        assert_eq!(resource.version.len(), 64);
+        let content = String::from_utf8(any.value).unwrap();
+        answer.got.insert(resource.name.clone(), content);
+        answer.versions.insert(resource.name, resource.version);
+    }
+    answer
+}
+
+/// Names stand before the `@` of each content.
+fn read_world(message: DiscoveryResponse, asked: &mut BTreeMap<ResourceType, Asked>) -> Answer {
+    let kind = ResourceType::from_url(&message.type_url).expect("a known type");
+    assert_eq!(message.version_info.len(), 64);
+    let asked = asked.entry(kind).or_default();
+    asked.nonce = message.nonce.clone();
+    asked.version = message.version_info.clone();
+    let contents = message.resources.into_iter().map(|any| {
+        assert_eq!(any.type_url, kind.url());
+        let content = String::from_utf8(any.value).unwrap();
+        let name = content.split('@').next().unwrap().to_owned();
+        (name, content)
+    });
+    Answer {
+        kind,
+        got: contents.collect(),
+        versions: BTreeMap::new(),
+        version: message.version_info,
+        removed: Vec::new(),
+        nonce: message.nonce,
     }
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
 use envoy_types::pb::envoy::config::core::v3::{BuildVersion, Node};
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use envoy_types::pb::envoy::r#type::v3::SemanticVersion;
+use proxycfg::server::Rate;
 use proxycfg::server::ads::{
-    AdsConfig, AdsLimits, AuthError, EndReason, OpenError, StreamPhase, StreamUpdate,
+    AdsConfig, AdsLimits, AuthError, EndReason, OpenError, Protocol, StreamPhase, StreamUpdate,
 };
 use proxycfg::xds::ResourceType::{Cluster, Endpoint, Listener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,16 +29,18 @@ async fn world_with(config: AdsConfig) -> World {
 }
 
 /// A client on a stream of its own that has got its clusters.
-async fn served(world: &World) -> Client {
-    let mut client = world.connect().await;
+async fn served(world: &World, protocol: Protocol) -> Client {
+    let mut client = world.connect_as(protocol).await;
     client.subscribe(Cluster, &[]).await;
     client.expect(Cluster, &["a@1"], &[]).await;
     client
 }
 
 /// The code with which a stream ends that starts with this node.
-async fn code_for(world: &World, node: Option<Node>) -> Code {
-    let mut client = Client::try_connect(world, node, "").await.unwrap();
+async fn code_for(world: &World, protocol: Protocol, node: Option<Node>) -> Code {
+    let mut client = Client::try_connect(world, protocol, node, "")
+        .await
+        .unwrap();
     client.subscribe(Cluster, &[]).await;
     client.ended().await.code()
 }
@@ -61,83 +62,98 @@ fn envoy(major_number: u32, minor_number: u32) -> Node {
 
 #[tokio::test]
 async fn row_22_a_first_request_without_a_node_ends_the_stream() {
-    let world = world().await;
-    let mut other = served(&world).await;
-    assert_eq!(code_for(&world, None).await, Code::InvalidArgument);
-    assert_eq!(
-        code_for(&world, Some(Node::default())).await,
-        Code::InvalidArgument
-    );
-    world.put(Cluster, "a", "2").publish().await;
-    other.expect(Cluster, &["a@2"], &[]).await;
-    other.finish().await;
-    world.until_closed().await;
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut other = served(&world, protocol).await;
+        assert_eq!(
+            code_for(&world, protocol, None).await,
+            Code::InvalidArgument
+        );
+        assert_eq!(
+            code_for(&world, protocol, Some(Node::default())).await,
+            Code::InvalidArgument
+        );
+        world.put(Cluster, "a", "2").publish().await;
+        other.expect(Cluster, &["a@2"], &[]).await;
+        other.finish().await;
+        world.until_closed().await;
+    }
 }
 
 #[tokio::test]
 async fn row_22_a_request_without_a_type_ends_the_stream() {
-    let world = world().await;
-    let mut other = served(&world).await;
-    let mut client = served(&world).await;
-    client.send(Default::default()).await;
-    assert_eq!(client.ended().await.code(), Code::InvalidArgument);
-    other.quiet().await;
-    other.finish().await;
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut other = served(&world, protocol).await;
+        let mut client = served(&world, protocol).await;
+        client.send(Default::default()).await;
+        assert_eq!(client.ended().await.code(), Code::InvalidArgument);
+        other.quiet().await;
+        other.finish().await;
+    }
 }
 
 #[tokio::test]
 async fn row_22_an_oversize_message_ends_the_stream() {
-    let config = AdsConfig {
-        limits: AdsLimits {
-            max_request_len: 10_000,
-            ..AdsLimits::default()
-        },
-        ..AdsConfig::default()
-    };
-    let world = world_with(config).await;
-    let mut other = served(&world).await;
-    let mut client = served(&world).await;
-    client.subscribe(Endpoint, &[&"x".repeat(20_000)]).await;
-    assert_eq!(client.ended().await.code(), Code::OutOfRange);
-    other.quiet().await;
-    other.finish().await;
+    for protocol in Protocol::ALL {
+        let config = AdsConfig {
+            limits: AdsLimits {
+                max_request_len: 10_000,
+                ..AdsLimits::default()
+            },
+            ..AdsConfig::default()
+        };
+        let world = world_with(config).await;
+        let mut other = served(&world, protocol).await;
+        let mut client = served(&world, protocol).await;
+        client.subscribe(Endpoint, &[&"x".repeat(20_000)]).await;
+        assert_eq!(client.ended().await.code(), Code::OutOfRange);
+        other.quiet().await;
+        other.finish().await;
+    }
 }
 
 #[tokio::test]
 async fn row_22_too_many_or_too_long_names_end_the_stream() {
-    let config = AdsConfig {
-        limits: AdsLimits {
-            max_names: 3,
-            max_name_len: 10,
-            ..AdsLimits::default()
-        },
-        ..AdsConfig::default()
-    };
-    let world = world_with(config).await;
-    let mut other = served(&world).await;
+    for protocol in Protocol::ALL {
+        let config = AdsConfig {
+            limits: AdsLimits {
+                max_names: 3,
+                max_name_len: 10,
+                ..AdsLimits::default()
+            },
+            ..AdsConfig::default()
+        };
+        let world = world_with(config).await;
+        let mut other = served(&world, protocol).await;
 
-    let mut client = served(&world).await;
-    client.subscribe(Endpoint, &["a", "b", "c"]).await;
-    client.expect(Endpoint, &[], &[]).await;
-    client.subscribe(Endpoint, &["a", "c"]).await;
-    client.quiet().await;
-    client.subscribe(Endpoint, &["d"]).await;
-    assert_eq!(client.ended().await.code(), Code::InvalidArgument);
+        let mut client = served(&world, protocol).await;
+        client.subscribe(Endpoint, &["a", "b", "c"]).await;
+        client.expect(Endpoint, &[], &[]).await;
+        client.subscribe(Endpoint, &["a", "c"]).await;
+        client.quiet().await;
+        client.subscribe(Endpoint, &["d"]).await;
+        let status = client.ended().await;
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().contains("more than 3 names"), "{status:?}");
 
-    let mut client = served(&world).await;
-    client.subscribe(Endpoint, &["elevenchars"]).await;
-    assert_eq!(client.ended().await.code(), Code::InvalidArgument);
-    other.quiet().await;
-    other.finish().await;
+        let mut client = served(&world, protocol).await;
+        client.subscribe(Endpoint, &["elevenchars"]).await;
+        assert_eq!(client.ended().await.code(), Code::InvalidArgument);
+        other.quiet().await;
+        other.finish().await;
+    }
 }
 
 /// Bytes that are no message at all, in a frame that says they are.
 #[tokio::test]
 async fn row_22_garbage_ends_the_stream() {
     let world = world().await;
-    let mut other = served(&world).await;
-    let status = send_garbage(&world).await;
-    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let mut other = served(&world, Protocol::Delta).await;
+    for method in ["DeltaAggregatedResources", "StreamAggregatedResources"] {
+        let status = send_garbage(&world, method).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    }
 
     // And bytes that aren't even HTTP/2 end the connection.
     let mut raw = tokio::net::TcpStream::connect(world.addr).await.unwrap();
@@ -194,7 +210,7 @@ mod garbage {
     }
 }
 
-async fn send_garbage(world: &World) -> tonic::Status {
+async fn send_garbage(world: &World, method: &str) -> tonic::Status {
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", world.addr))
         .unwrap()
         .connect()
@@ -202,7 +218,7 @@ async fn send_garbage(world: &World) -> tonic::Status {
         .unwrap();
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.unwrap();
-    let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+    let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}");
     let once = tokio_stream::once(vec![0x0a, 0xff, 0xff, 0xff]);
     let response = grpc
         .streaming(
@@ -225,262 +241,353 @@ async fn send_garbage(world: &World) -> tonic::Status {
 }
 
 #[tokio::test]
-async fn xds_1_state_of_the_world_answers_a_clear_error() {
-    let world = world().await;
-    let endpoint = format!("http://{}", world.addr);
-    let mut client = AggregatedDiscoveryServiceClient::connect(endpoint)
-        .await
-        .unwrap();
-    let requests = tokio_stream::once(DiscoveryRequest::default());
-    let status = client
-        .stream_aggregated_resources(requests)
-        .await
-        .err()
-        .unwrap();
-    assert_eq!(status.code(), Code::Unimplemented);
-    assert!(status.message().contains("DELTA_GRPC"));
-}
-
-#[tokio::test]
 async fn xds_3_fc_010_old_envoys_are_refused_and_leave_nothing_behind() {
-    let world = world().await;
-    for _ in 0..50 {
-        assert_eq!(
-            code_for(&world, Some(envoy(1, 19))).await,
-            Code::InvalidArgument
-        );
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        for _ in 0..50 {
+            assert_eq!(
+                code_for(&world, protocol, Some(envoy(1, 19))).await,
+                Code::InvalidArgument
+            );
+        }
+        world.until_closed().await;
+        assert!(world.provider.opened.lock().is_empty());
+        let mut client = Client::try_connect(&world, protocol, Some(envoy(1, 40)), "")
+            .await
+            .unwrap();
+        client.subscribe(Cluster, &[]).await;
+        client.expect(Cluster, &["a@1"], &[]).await;
+        client.finish().await;
     }
-    world.until_closed().await;
-    assert!(world.provider.opened.lock().is_empty());
-    let mut client = Client::try_connect(&world, Some(envoy(1, 40)), "")
-        .await
-        .unwrap();
-    client.subscribe(Cluster, &[]).await;
-    client.expect(Cluster, &["a@1"], &[]).await;
-    client.finish().await;
 }
 
 #[tokio::test]
 async fn xds_1_2_the_node_names_the_proxy() {
-    let world = world().await;
-    let client = served(&world).await;
-    let opened = world.provider.opened.lock().clone();
-    assert_eq!(opened.len(), 1);
-    assert_eq!(opened[0].id, PROXY);
-    let streams = world.service.streams();
-    assert_eq!(streams.len(), 1);
-    assert_eq!(streams[0].phase, StreamPhase::Running);
-    assert_eq!(streams[0].node.as_ref(), Some(&opened[0]));
-    assert!(streams[0].peer.is_some());
-    client.finish().await;
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let client = served(&world, protocol).await;
+        let opened = world.provider.opened.lock().clone();
+        assert_eq!(opened.len(), 1);
+        assert_eq!(opened[0].id, PROXY);
+        let streams = world.service.streams();
+        assert_eq!(streams.len(), 1);
+        assert_eq!(streams[0].phase, StreamPhase::Running);
+        assert_eq!(streams[0].node.as_ref(), Some(&opened[0]));
+        assert!(streams[0].peer.is_some());
+        client.finish().await;
+    }
 }
 
 #[tokio::test]
 async fn row_21_synced_index_follows_acknowledgements() {
-    let world = world().await;
-    let mut client = served(&world).await;
-    client.quiet().await;
-    let synced = || {
-        world.service.streams()[0]
-            .types
-            .last()
-            .unwrap()
-            .synced_index
-    };
-    assert_eq!(synced(), Some(1));
-    let index = world.put(Cluster, "a", "2").publish().await;
-    let answer = client.receive().await;
-    client.quiet().await;
-    assert_eq!(synced(), Some(1));
-    client.ack(&answer).await;
-    client.quiet().await;
-    assert_eq!(synced(), Some(index));
-    client.finish().await;
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut client = served(&world, protocol).await;
+        client.quiet().await;
+        let synced = || {
+            world.service.streams()[0]
+                .types
+                .last()
+                .unwrap()
+                .synced_index
+        };
+        assert_eq!(synced(), Some(1));
+        let index = world.put(Cluster, "a", "2").publish().await;
+        let answer = client.receive().await;
+        client.quiet().await;
+        assert_eq!(synced(), Some(1));
+        client.ack(&answer).await;
+        client.quiet().await;
+        assert_eq!(synced(), Some(index));
+        client.finish().await;
+    }
 }
 
 #[tokio::test]
 async fn row_24_ends_of_the_source_have_their_codes() {
-    let ends = [
-        (EndReason::Terminated, Code::Aborted),
-        (EndReason::SessionTerminated, Code::ResourceExhausted),
-        (EndReason::SourceFailed("sync loop".into()), Code::Internal),
-        (EndReason::Generation("bad".into()), Code::Unavailable),
-        (
-            EndReason::Auth(AuthError::Unauthenticated("deleted".into())),
-            Code::Unauthenticated,
-        ),
-    ];
-    for (reason, code) in ends {
-        let world = world().await;
-        let mut client = served(&world).await;
-        world.provider.send(PROXY, StreamUpdate::Ended(reason));
-        assert_eq!(client.ended().await.code(), code);
-        world.until_closed().await;
+    for protocol in Protocol::ALL {
+        let ends = [
+            (EndReason::Terminated, Code::Aborted),
+            (EndReason::SessionTerminated, Code::ResourceExhausted),
+            (EndReason::SourceFailed("sync loop".into()), Code::Internal),
+            (EndReason::Generation("bad".into()), Code::Unavailable),
+            (
+                EndReason::Auth(AuthError::Unauthenticated("deleted".into())),
+                Code::Unauthenticated,
+            ),
+        ];
+        for (reason, code) in ends {
+            let world = world().await;
+            let mut client = served(&world, protocol).await;
+            world.provider.send(PROXY, StreamUpdate::Ended(reason));
+            assert_eq!(client.ended().await.code(), code);
+            world.until_closed().await;
+        }
     }
 }
 
 #[tokio::test]
 async fn row_24_a_dropped_source_aborts_the_stream() {
-    let world = world().await;
-    let mut client = served(&world).await;
-    world.provider.close(PROXY);
-    assert_eq!(client.ended().await.code(), Code::Aborted);
-    world.until_closed().await;
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut client = served(&world, protocol).await;
+        world.provider.close(PROXY);
+        assert_eq!(client.ended().await.code(), Code::Aborted);
+        world.until_closed().await;
+    }
 }
 
 #[tokio::test]
 async fn row_24_a_refused_watch_has_its_code_and_is_counted() {
-    let world = world().await;
-    let refusals = [
-        (OpenError::Capacity, Code::ResourceExhausted),
-        (OpenError::Failed("no".into()), Code::Internal),
-        (OpenError::InvalidNode("no".into()), Code::InvalidArgument),
-        (
-            OpenError::Auth(AuthError::PermissionDenied("no".into())),
-            Code::PermissionDenied,
-        ),
-    ];
-    for (refusal, code) in refusals {
-        *world.provider.refuse.lock() = Some(refusal);
-        assert_eq!(code_for(&world, Some(node(PROXY))).await, code);
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let refusals = [
+            (OpenError::Capacity, Code::ResourceExhausted),
+            (OpenError::Failed("no".into()), Code::Internal),
+            (OpenError::InvalidNode("no".into()), Code::InvalidArgument),
+            (
+                OpenError::Auth(AuthError::PermissionDenied("no".into())),
+                Code::PermissionDenied,
+            ),
+        ];
+        for (refusal, code) in refusals {
+            *world.provider.refuse.lock() = Some(refusal);
+            assert_eq!(code_for(&world, protocol, Some(node(PROXY))).await, code);
+        }
+        world.until_closed().await;
+        assert_eq!(world.service.metrics().streams_failed.get(), 4);
     }
-    world.until_closed().await;
-    assert_eq!(world.service.metrics().streams_failed.get(), 4);
 }
 
 #[tokio::test]
 async fn row_24_drained_sessions_are_counted() {
-    let world = world().await;
-    let mut client = served(&world).await;
-    let end = StreamUpdate::Ended(EndReason::SessionTerminated);
-    world.provider.send(PROXY, end);
-    assert_eq!(client.ended().await.code(), Code::ResourceExhausted);
-    assert_eq!(world.service.metrics().streams_drained.get(), 1);
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut client = served(&world, protocol).await;
+        let end = StreamUpdate::Ended(EndReason::SessionTerminated);
+        world.provider.send(PROXY, end);
+        assert_eq!(client.ended().await.code(), Code::ResourceExhausted);
+        assert_eq!(world.service.metrics().streams_drained.get(), 1);
+    }
 }
 
 #[tokio::test]
 async fn row_24_a_bad_token_is_refused_before_anything_is_read() {
-    let world = world().await;
-    let errors = [
-        (
-            AuthError::Unauthenticated("ACL not found".into()),
-            Code::Unauthenticated,
-        ),
-        (
-            AuthError::PermissionDenied("no".into()),
-            Code::PermissionDenied,
-        ),
-        (AuthError::Internal("no leader".into()), Code::Internal),
-    ];
-    for (error, code) in errors {
-        world.provider.tokens.lock().insert("t".into(), error);
-        let refused = Client::try_connect(&world, None, "t").await;
-        assert_eq!(refused.err().unwrap().code(), code);
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let errors = [
+            (
+                AuthError::Unauthenticated("ACL not found".into()),
+                Code::Unauthenticated,
+            ),
+            (
+                AuthError::PermissionDenied("no".into()),
+                Code::PermissionDenied,
+            ),
+            (AuthError::Internal("no leader".into()), Code::Internal),
+        ];
+        for (error, code) in errors {
+            world.provider.tokens.lock().insert("t".into(), error);
+            let refused = Client::try_connect(&world, protocol, None, "t").await;
+            assert_eq!(refused.err().unwrap().code(), code);
+        }
+        assert_eq!(world.service.open_streams(), 0);
     }
-    assert_eq!(world.service.open_streams(), 0);
 }
 
 #[tokio::test]
 async fn row_24_a_token_that_is_deleted_ends_the_stream_at_the_next_event() {
-    let world = world().await;
-    let mut client = Client::try_connect(&world, Some(node(PROXY)), "t")
-        .await
-        .unwrap();
-    client.subscribe(Cluster, &[]).await;
-    client.expect(Cluster, &["a@1"], &[]).await;
-    let gone = AuthError::Unauthenticated("ACL not found".into());
-    world.provider.tokens.lock().insert("t".into(), gone);
-    client.subscribe(Listener, &[]).await;
-    assert_eq!(client.ended().await.code(), Code::Unauthenticated);
-    world.until_closed().await;
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut client = Client::try_connect(&world, protocol, Some(node(PROXY)), "t")
+            .await
+            .unwrap();
+        client.subscribe(Cluster, &[]).await;
+        client.expect(Cluster, &["a@1"], &[]).await;
+        let gone = AuthError::Unauthenticated("ACL not found".into());
+        world.provider.tokens.lock().insert("t".into(), gone);
+        client.subscribe(Listener, &[]).await;
+        assert_eq!(client.ended().await.code(), Code::Unauthenticated);
+        world.until_closed().await;
+    }
 }
 
 #[tokio::test]
 async fn row_24_a_token_is_looked_at_again_on_an_idle_stream() {
-    let world = world_with(AdsConfig {
-        auth_check_interval: Duration::from_millis(20),
-        ..AdsConfig::default()
-    })
-    .await;
-    let mut client = Client::try_connect(&world, Some(node(PROXY)), "t")
-        .await
-        .unwrap();
-    client.subscribe(Cluster, &[]).await;
-    client.expect(Cluster, &["a@1"], &[]).await;
-    client.quiet().await;
-    let before = world.provider.authorized.load(Ordering::SeqCst);
-    world
-        .until("two more looks at the token", || {
-            world.provider.authorized.load(Ordering::SeqCst) >= before + 2
+    for protocol in Protocol::ALL {
+        let world = world_with(AdsConfig {
+            auth_check_interval: Duration::from_millis(20),
+            ..AdsConfig::default()
         })
         .await;
-    let denied = AuthError::PermissionDenied("no more".into());
-    world.provider.tokens.lock().insert("t".into(), denied);
-    assert_eq!(client.ended().await.code(), Code::PermissionDenied);
+        let mut client = Client::try_connect(&world, protocol, Some(node(PROXY)), "t")
+            .await
+            .unwrap();
+        client.subscribe(Cluster, &[]).await;
+        client.expect(Cluster, &["a@1"], &[]).await;
+        client.quiet().await;
+        let before = world.provider.authorized.load(Ordering::SeqCst);
+        world
+            .until("two more looks at the token", || {
+                world.provider.authorized.load(Ordering::SeqCst) >= before + 2
+            })
+            .await;
+        let denied = AuthError::PermissionDenied("no more".into());
+        world.provider.tokens.lock().insert("t".into(), denied);
+        assert_eq!(client.ended().await.code(), Code::PermissionDenied);
+    }
 }
 
 #[tokio::test]
 async fn xds_7_a_client_that_goes_away_releases_its_watch() {
-    let world = world().await;
-    let client = served(&world).await;
-    drop(client);
-    world.until_closed().await;
-    assert_eq!(world.service.metrics().streams_failed.get(), 0);
-    assert_eq!(world.service.metrics().streams_closed.get(), 1);
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let client = served(&world, protocol).await;
+        drop(client);
+        world.until_closed().await;
+        assert_eq!(world.service.metrics().streams_failed.get(), 0);
+        assert_eq!(world.service.metrics().streams_closed.get(), 1);
+    }
 }
 
 #[tokio::test]
 async fn a_stopping_server_ends_its_streams_and_waits_for_them() {
-    let world = world().await;
-    let mut client = served(&world).await;
-    let service = world.service.clone();
-    let ended = async {
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut client = served(&world, protocol).await;
+        let service = world.service.clone();
+        let ended = async {
+            let status = client.ended().await;
+            drop(client);
+            status
+        };
+        let ((), status) = tokio::join!(world.stop(), ended);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(service.open_streams(), 0);
+    }
+}
+
+#[tokio::test]
+async fn more_streams_than_may_be_are_refused() {
+    for protocol in Protocol::ALL {
+        let world = world_with(AdsConfig {
+            max_streams: 2,
+            ..AdsConfig::default()
+        })
+        .await;
+        let mut first = served(&world, protocol).await;
+        let second = served(&world, protocol).await;
+        for _ in 0..3 {
+            let refused = Client::try_connect(&world, protocol, Some(node(PROXY)), "").await;
+            let status = refused.err().unwrap();
+            assert_eq!(status.code(), Code::ResourceExhausted);
+            assert!(status.message().contains("2 xDS streams"), "{status:?}");
+        }
+        assert_eq!(world.service.metrics().streams_refused.get(), 3);
+        assert_eq!(world.service.metrics().streams_opened.get(), 2);
+        // The others go on, and one that ends makes room.
+        world.put(Cluster, "a", "2").publish().await;
+        first.expect(Cluster, &["a@2"], &[]).await;
+        drop(second);
+        world
+            .until("one has ended", || world.service.open_streams() == 1)
+            .await;
+        let mut third = world.connect_as(protocol).await;
+        third.subscribe(Cluster, &[]).await;
+        third.expect(Cluster, &["a@2"], &[]).await;
+    }
+}
+
+#[tokio::test]
+async fn streams_that_come_too_fast_are_refused() {
+    let world = world_with(AdsConfig {
+        max_stream_rate: Rate::new(1),
+        ..AdsConfig::default()
+    })
+    .await;
+    let (mut opened, mut refused) = (0_u64, 0_u64);
+    for _ in 0..30 {
+        match Client::try_connect(&world, Protocol::Delta, Some(node(PROXY)), "").await {
+            Ok(_) => opened += 1,
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted);
+                assert!(status.message().contains("try again in"), "{status:?}");
+                refused += 1;
+            }
+        }
+    }
+    // Ten at once, and one for each second that this took.
+    assert!(opened >= 10 && refused >= 1, "{opened} {refused}");
+    assert_eq!(world.service.metrics().streams_refused.get(), refused);
+}
+
+#[tokio::test]
+async fn a_client_that_floods_its_stream_with_requests_is_ended() {
+    for protocol in Protocol::ALL {
+        let world = world_with(AdsConfig {
+            limits: AdsLimits {
+                max_request_rate: Rate::new(5),
+                ..AdsLimits::default()
+            },
+            ..AdsConfig::default()
+        })
+        .await;
+        let mut other = served(&world, protocol).await;
+        let mut client = served(&world, protocol).await;
+        for _ in 0..1_000 {
+            client.unsubscribe(Endpoint, &["x"]).await;
+        }
         let status = client.ended().await;
-        drop(client);
-        status
-    };
-    let ((), status) = tokio::join!(world.stop(), ended);
-    assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(service.open_streams(), 0);
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(
+            status.message().contains("5 requests a second"),
+            "{status:?}"
+        );
+        world.put(Cluster, "a", "2").publish().await;
+        other.expect(Cluster, &["a@2"], &[]).await;
+        other.finish().await;
+    }
 }
 
 /// Ten thousand changes of a large resource against a client that reads nothing: the server holds one response in its
 /// channel and what fits into the transport's windows.
 #[tokio::test]
 async fn row_23_a_client_that_stops_reading_costs_bounded_memory() {
-    let world = world().await;
-    let mut client = served(&world).await;
-    let large = "x".repeat(300_000);
-    for round in 0..200 {
-        for kind in [Cluster, Endpoint, Listener] {
-            world.put(kind, "a", &format!("{round}{large}"));
+    for protocol in Protocol::ALL {
+        let world = world().await;
+        let mut client = served(&world, protocol).await;
+        let large = "x".repeat(300_000);
+        for round in 0..200 {
+            for kind in [Cluster, Endpoint, Listener] {
+                world.put(kind, "a", &format!("{round}{large}"));
+            }
+            world.publish().await;
+            if round == 0 {
+                client.subscribe(Endpoint, &["a"]).await;
+                client.subscribe(Listener, &[]).await;
+            }
         }
-        world.publish().await;
-        if round == 0 {
+        // It asks on and on, and never reads or acknowledges.
+        for _ in 0..500 {
             client.subscribe(Endpoint, &["a"]).await;
-            client.subscribe(Listener, &[]).await;
         }
-    }
-    // It asks on and on, and never reads or acknowledges.
-    for _ in 0..500 {
-        client.subscribe(Endpoint, &["a"]).await;
-    }
-    let metrics = world.service.metrics();
-    world
-        .until("the requests are taken", || {
-            metrics.requests.of(Endpoint).get() >= 501
-        })
-        .await;
-    assert!(metrics.responses.total() <= 4, "{metrics:?}");
-    // Others are served meanwhile, and it goes on where it stopped.
-    let mut other = world.connect().await;
-    other.subscribe(Cluster, &[]).await;
-    other.take(Cluster).await;
-    let mut newest = false;
-    while !newest {
-        let answer = client.receive().await;
-        newest = answer.kind == Listener && answer.got["a"].starts_with("a@199");
-        client.ack(&answer).await;
+        let metrics = world.service.metrics();
+        world
+            .until("the requests are taken", || {
+                metrics.requests.of(Endpoint).get() >= 501
+            })
+            .await;
+        assert!(metrics.responses.total() <= 4, "{metrics:?}");
+        // Others are served meanwhile, and it goes on where it stopped.
+        let mut other = world.connect().await;
+        other.subscribe(Cluster, &[]).await;
+        other.take(Cluster).await;
+        let mut newest = false;
+        while !newest {
+            let answer = client.receive().await;
+            newest = answer.kind == Listener && answer.got["a"].starts_with("a@199");
+            client.ack(&answer).await;
+        }
     }
 }
 

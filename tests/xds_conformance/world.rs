@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use proxycfg::server::ads::{
-    AdsConfig, AdsService, AuthError, Caller, ClientNode, OpenError, ResourceProvider,
+    AdsConfig, AdsService, AuthError, Caller, ClientNode, OpenError, Protocol, ResourceProvider,
     ResourceWatch, ServeError, StreamUpdate, serve,
 };
 use proxycfg::xds::{Resource, ResourceSet, ResourceType};
@@ -135,7 +135,7 @@ impl World {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(serve(listener, service.clone(), async move {
+        let served = tokio::spawn(serve(listener, None, service.clone(), async move {
             // Dropping the world stops the server too.
             let _ = stopped.await;
         }));
@@ -158,7 +158,11 @@ impl World {
     }
 
     pub async fn connect(&self) -> Client {
-        Client::connect(self, PROXY).await
+        self.connect_as(Protocol::Delta).await
+    }
+
+    pub async fn connect_as(&self, protocol: Protocol) -> Client {
+        Client::connect(self, protocol, PROXY).await
     }
 
     /// Changes what the proxy will have at the next [`World::publish`].

@@ -36,6 +36,11 @@ pub(crate) fn from_unix_seconds(seconds: i64) -> Option<SystemTime> {
     }
 }
 
+/// `at` as certificates and JSON hold it: cut to whole seconds.
+pub(crate) fn whole_seconds(at: SystemTime) -> SystemTime {
+    to_calendar(at).and_then(from_calendar).unwrap_or(at)
+}
+
 /// `at` as RFC 3339 in UTC, for messages and JSON; none outside the years 0..=9999.
 pub(crate) fn to_text(at: SystemTime) -> Option<String> {
     to_calendar(at)?.format(&Rfc3339).ok()

@@ -10,59 +10,54 @@
 //! | `pending`: the one response that is on its way | a response is sent or answered |
 //! | refusals | a response is refused |
 //!
+//! Where a response replaces everything (clusters and listeners in the state of the world), the last accepted content of
+//! each resource is kept too: a response is that, with the changes that are due put in.
+//!
+//! A client that comes back from another stream holds nobody knows what, until it accepts a response on this one. If it
+//! refuses the first one, leaving resources out to find the bad one would remove what it has of them; so it isn't asked
+//! again until what there is for it changes, and meanwhile goes on with what it took and with what it had.
+//!
 //! From these and the current resources a [`Plan`] follows: what is still to be sent. It is computed when something is
 //! about to be sent, kept while it holds, and never while a response is on its way; so updates in between fold into one.
 
+mod answer;
+mod request;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use smol_str::SmolStr;
 use triomphe::Arc;
 
-use super::delta::RequestError;
-use super::limits::AdsLimits;
 use super::plan::{Batch, Kinds, Lone, Plan};
-use super::refusal::{Content, Refusals, shortened};
-use super::subscription::{ALL, Subscription};
+use super::protocol::Protocol;
+use super::refusal::{Content, Refusals};
+use super::subscription::Subscription;
 use crate::xds::{Resource, ResourceSet, ResourceType};
 
 /// The version of something that the client may hold, but nobody knows in which version. No resource has it.
 const UNKNOWN_VERSION: SmolStr = SmolStr::new_static("");
 
-/// What a request said about the last response of its type.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It carried no nonce.
-    None,
-    /// It carried a nonce that belongs to no response on its way.
-    Stale,
-    Acked,
-    Refused {
-        names: Vec<SmolStr>,
-        reason: SmolStr,
-    },
-}
+pub(super) use answer::Verdict;
 
-#[derive(Debug)]
-struct Pending {
-    nonce: SmolStr,
-    items: Vec<(SmolStr, Content)>,
-    /// Names among them that the client has unsubscribed from since: the answer says nothing about them.
-    dropped: BTreeSet<SmolStr>,
-    /// Names among them that were sent because the client needs them again, whatever their version.
-    again: BTreeSet<SmolStr>,
-    /// The resources of the child type that the client forgets when it gets the response.
-    children: Vec<SmolStr>,
-}
+use answer::Pending;
 
 /// The state of one type on one stream.
 #[derive(Debug)]
 pub(super) struct Delivery {
+    protocol: Protocol,
     kind: ResourceType,
     subscription: Subscription,
     held: BTreeMap<SmolStr, SmolStr>,
     resend: BTreeSet<SmolStr>,
     pending: Option<Pending>,
+    /// The nonce of the last response that was answered.
+    last_answered: SmolStr,
+    /// What the client has last accepted of each resource, if a response has to hold everything.
+    accepted: BTreeMap<SmolStr, Arc<Resource>>,
+    /// Whether the client holds something of an earlier stream, and hasn't accepted anything on this one.
+    blind: bool,
+    /// What it has refused meanwhile.
+    refused_whole: Vec<(SmolStr, SmolStr)>,
     refusals: Refusals,
     last_refusal: Option<SmolStr>,
     /// Whether any response has been sent. The first is sent even if it is empty (conformance row 20).
@@ -72,13 +67,18 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(kind: ResourceType) -> Self {
+    pub(super) fn new(protocol: Protocol, kind: ResourceType) -> Self {
         Self {
+            protocol,
             kind,
             subscription: Subscription::default(),
             held: BTreeMap::new(),
             resend: BTreeSet::new(),
             pending: None,
+            last_answered: SmolStr::default(),
+            accepted: BTreeMap::new(),
+            blind: false,
+            refused_whole: Vec::new(),
             refusals: Refusals::default(),
             last_refusal: None,
             answered: false,
@@ -126,232 +126,6 @@ impl Delivery {
         self.synced_index
     }
 
-    /// Takes a request of this type (xds.md 1.5). A request that is over a limit changes nothing.
-    pub(super) fn request(
-        &mut self,
-        request: &DeltaDiscoveryRequest,
-        limits: &AdsLimits,
-    ) -> Result<Verdict, RequestError> {
-        self.check(request, limits)?;
-        let verdict = self.answer(request);
-        let first = !self.registered();
-        if first {
-            self.subscription.register(
-                self.kind,
-                &request.resource_names_subscribe,
-                &request.initial_resource_versions,
-            );
-            self.resume(request);
-        }
-        // Unsubscribing first: a name in both lists stays subscribed, and is sent again.
-        for name in &request.resource_names_unsubscribe {
-            self.unsubscribe(name);
-        }
-        for name in &request.resource_names_subscribe {
-            self.subscribe(name, first);
-        }
-        Ok(verdict)
-    }
-
-    fn check(
-        &self,
-        request: &DeltaDiscoveryRequest,
-        limits: &AdsLimits,
-    ) -> Result<(), RequestError> {
-        let names = self.subscription.names().len()
-            + self
-                .subscription
-                .count_new(&request.resource_names_subscribe)
-            + request.initial_resource_versions.len();
-        if names > limits.max_names {
-            return Err(RequestError::TooManyNames {
-                kind: self.kind,
-                limit: limits.max_names,
-            });
-        }
-        let longest = request
-            .resource_names_subscribe
-            .iter()
-            .chain(request.initial_resource_versions.keys())
-            .chain(request.initial_resource_versions.values())
-            .map(String::len)
-            .max();
-        if longest.is_some_and(|len| len > limits.max_name_len) {
-            return Err(RequestError::NameTooLong {
-                kind: self.kind,
-                limit: limits.max_name_len,
-            });
-        }
-        Ok(())
-    }
-
-    /// Takes the acknowledgement or refusal that a request may carry. Only what the nonce belongs to counts (FC-023).
-    fn answer(&mut self, request: &DeltaDiscoveryRequest) -> Verdict {
-        if request.response_nonce.is_empty() {
-            return Verdict::None;
-        }
-        let Some(pending) = self
-            .pending
-            .take_if(|pending| pending.nonce == request.response_nonce)
-        else {
-            return Verdict::Stale;
-        };
-        match &request.error_detail {
-            None => {
-                self.acked(pending);
-                Verdict::Acked
-            }
-            Some(error) => {
-                let reason = shortened(&error.message);
-                let items = pending.items.iter().map(|(name, _)| name);
-                let names = items
-                    .filter(|name| !pending.dropped.contains(*name))
-                    .cloned()
-                    .collect();
-                self.refused(pending, &reason);
-                Verdict::Refused { names, reason }
-            }
-        }
-    }
-
-    fn acked(&mut self, pending: Pending) {
-        for (name, content) in pending.items {
-            if pending.dropped.contains(&name) {
-                continue;
-            }
-            self.refusals.clear(&name);
-            match content {
-                Some(version) => self.held.insert(name, version),
-                None => {
-                    self.resend.remove(&name);
-                    self.held.remove(&name)
-                }
-            };
-        }
-    }
-
-    fn refused(&mut self, pending: Pending, reason: &SmolStr) {
-        self.plan = None;
-        self.last_refusal = Some(reason.clone());
-        let alone = pending.items.len() == 1;
-        for (name, content) in pending.items {
-            if alone {
-                // It still needs the name again: should the content go back to what it once held, that has to be sent.
-                if pending.again.contains(&name) && self.subscription.covers(&name) {
-                    self.resend.insert(name.clone());
-                }
-                self.refusals.quarantine(name, content, reason.clone());
-            } else if self.subscription.covers(&name) {
-                // The client may have taken some of it.
-                self.held.insert(name.clone(), UNKNOWN_VERSION);
-                self.refusals.suspect(name, content);
-            }
-        }
-    }
-
-    /// Takes over what a reconnecting client says it holds (conformance row 15).
-    fn resume(&mut self, request: &DeltaDiscoveryRequest) {
-        self.plan = None;
-        for (name, version) in &request.initial_resource_versions {
-            if !self.subscription.wildcard() {
-                self.subscription.subscribe(name);
-            }
-            self.held.insert(SmolStr::new(name), SmolStr::new(version));
-        }
-    }
-
-    fn subscribe(&mut self, name: &str, first: bool) {
-        self.plan = None;
-        if name == ALL && self.subscription.confirm_wildcard() {
-            self.doubt_unnamed();
-        }
-        self.subscription.subscribe(name);
-        self.pick_up(name);
-        // Asking again for what the client has got, or is about to get, means that it wants it once more (row 16).
-        // The names in a first request are no second asking: those it holds are the ones it lists with versions.
-        if name != ALL && !first {
-            self.mark_resend(name);
-        }
-    }
-
-    fn unsubscribe(&mut self, name: &str) {
-        if !self.subscription.unsubscribe(name) {
-            return;
-        }
-        self.plan = None;
-        if name == ALL {
-            self.forget_uncovered();
-        } else if self.subscription.covers(name) {
-            // Still covered by the wildcard. The client can't know whether that includes this resource until it is told.
-            self.mark_resend(name);
-        } else {
-            self.forget(name);
-        }
-    }
-
-    /// The client drops what it no longer asks for; so if it asks again, it has to be sent again (FC-021).
-    fn forget(&mut self, name: &str) {
-        self.held.remove(name);
-        self.resend.remove(name);
-        self.refusals.clear(name);
-        if let Some(pending) = &mut self.pending
-            && pending.items.iter().any(|(item, _)| item == name)
-        {
-            pending.dropped.insert(SmolStr::new(name));
-        }
-    }
-
-    /// A client that was taken to want everything asks for everything only now: it may have ignored what it didn't name.
-    fn doubt_unnamed(&mut self) {
-        let names = self.subscription.names();
-        let unnamed = self
-            .held
-            .iter_mut()
-            .filter(|(name, _)| !names.contains(*name));
-        for (_, version) in unnamed {
-            *version = UNKNOWN_VERSION;
-        }
-        if let Some(pending) = &mut self.pending {
-            let items = pending.items.iter().map(|(name, _)| name);
-            let unnamed = items.filter(|name| !names.contains(*name)).cloned();
-            pending.dropped.extend(unnamed);
-        }
-    }
-
-    /// The client asks again for what it had unsubscribed from while that was on its way. It may get that response
-    /// before or after it asks, so it may come to hold what is in it, or not.
-    fn pick_up(&mut self, name: &str) {
-        let Some(pending) = &self.pending else {
-            return;
-        };
-        let picked_up = pending
-            .dropped
-            .iter()
-            .filter(|dropped| name == ALL || *dropped == name);
-        for name in picked_up {
-            self.held.entry(name.clone()).or_insert(UNKNOWN_VERSION);
-        }
-    }
-
-    fn forget_uncovered(&mut self) {
-        let Self {
-            subscription,
-            held,
-            resend,
-            refusals,
-            pending,
-            ..
-        } = self;
-        held.retain(|name, _| subscription.covers(name));
-        resend.retain(|name| subscription.covers(name));
-        refusals.retain_suspects(|name| subscription.covers(name));
-        if let Some(pending) = pending {
-            let names = pending.items.iter().map(|(name, _)| name);
-            let dropped = names.filter(|name| !subscription.covers(name)).cloned();
-            pending.dropped.extend(dropped);
-        }
-    }
-
     /// Has a resource sent again although it didn't change, if the client has it or is about to get it.
     pub(super) fn mark_resend(&mut self, name: &str) {
         let coming = self.pending.as_ref().is_some_and(|pending| {
@@ -370,7 +144,13 @@ impl Delivery {
     pub(super) fn resources_changed(&mut self, set: &ResourceSet) {
         self.plan = None;
         let kind = self.kind;
-        self.refusals.bound(|name| set.get(kind, name).is_some());
+        let exists = |name: &str| set.get(kind, name).is_some();
+        self.refusals.bound(exists);
+        if !self.protocol.announces_removals(kind) {
+            // The client may keep them, and gets them again should they come back.
+            self.held.retain(|name, _| exists(name));
+            self.resend.retain(|name| exists(name));
+        }
     }
 
     /// The next response of this type with these kinds of change, if one is due. `None` while another is on its way.
@@ -405,8 +185,9 @@ impl Delivery {
         only
     }
 
-    /// Takes note that a response went out. It is on its way until the client names its nonce.
-    pub(super) fn sent(&mut self, nonce: SmolStr, batch: &Batch) {
+    /// Takes note that a response with these changes goes out, and says what has to be in it. It is on its way until the
+    /// client names its nonce.
+    pub(super) fn sent(&mut self, nonce: SmolStr, batch: &Batch) -> Vec<Arc<Resource>> {
         self.answered = true;
         let upserts = batch.upserts.iter().map(|resource| {
             let name = resource.name().clone();
@@ -421,13 +202,50 @@ impl Delivery {
                 self.refusals.forget_removal(name);
             }
         }
+        let (written, whole, children) = if self.replaces_all() {
+            let whole = self.whole(batch);
+            let news = whole
+                .iter()
+                .filter(|r| self.held.get(r.name()) != Some(r.version()));
+            let children = news.flat_map(|parent| parent.children()).cloned().collect();
+            (whole.clone(), whole, children)
+        } else {
+            let children = batch.children().cloned().collect();
+            (batch.upserts.clone(), Vec::new(), children)
+        };
         self.pending = Some(Pending {
             nonce,
             items,
             dropped: BTreeSet::new(),
             again,
-            children: batch.children().cloned().collect(),
+            children,
+            whole,
         });
+        written
+    }
+
+    /// What the client has accepted, with these changes.
+    fn whole(&self, batch: &Batch) -> Vec<Arc<Resource>> {
+        let mut whole = self.accepted.clone();
+        for name in &batch.removals {
+            whole.remove(name);
+        }
+        for resource in &batch.upserts {
+            whole.insert(resource.name().clone(), resource.clone());
+        }
+        whole.into_values().collect()
+    }
+
+    /// How many changes are on their way.
+    #[cfg(test)]
+    pub(super) fn changes_on_their_way(&self) -> usize {
+        self.pending
+            .as_ref()
+            .map_or(0, |pending| pending.items.len())
+    }
+
+    fn replaces_all(&self) -> bool {
+        self.protocol.replaces_all(self.kind)
     }
 
     /// Takes note that a send pass found nothing more to send: if nothing is on its way, the client is up to date.
@@ -450,7 +268,11 @@ impl Delivery {
                 }
             }
         }
-        for name in self.held.keys() {
+        if self.blind && self.refused_before(&plan.batch.upserts) {
+            return Plan::default();
+        }
+        let told = self.protocol.announces_removals(self.kind);
+        for name in self.held.keys().filter(|_| told) {
             if set.get(self.kind, name).is_some() || self.refusals.quarantines(name, None) {
                 continue;
             }
@@ -461,6 +283,17 @@ impl Delivery {
             }
         }
         plan
+    }
+
+    fn refused_before(&self, upserts: &[Arc<Resource>]) -> bool {
+        let refused = self
+            .refused_whole
+            .iter()
+            .map(|(name, version)| (name, version));
+        !self.refused_whole.is_empty()
+            && refused.eq(upserts
+                .iter()
+                .map(|resource| (resource.name(), resource.version())))
     }
 
     fn plan_upsert(&self, resource: &Arc<Resource>, plan: &mut Plan) {

@@ -3,8 +3,8 @@
 use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use envoy_types::pb::google::rpc;
 
-use super::{DeltaResponse, DeltaStream, RequestError, RequestKind};
-use crate::server::ads::AdsLimits;
+use super::{AdsResponse, AdsStream, RequestError, RequestKind};
+use crate::server::ads::{AdsLimits, Protocol};
 use crate::xds::ResourceType::{Cluster, Endpoint, Listener};
 use crate::xds::{Resource, ResourceSet, ResourceType};
 
@@ -16,8 +16,8 @@ fn set(index: u64, resources: &[(ResourceType, &str, &str)]) -> ResourceSet {
     builder.build()
 }
 
-fn stream(resources: &[(ResourceType, &str, &str)]) -> DeltaStream {
-    let mut stream = DeltaStream::new(AdsLimits::default());
+fn stream(resources: &[(ResourceType, &str, &str)]) -> AdsStream {
+    let mut stream = AdsStream::new(Protocol::Delta, AdsLimits::default());
     stream.on_resources(set(1, resources));
     stream
 }
@@ -32,15 +32,15 @@ fn request(kind: ResourceType, subscribe: &[&str], unsubscribe: &[&str]) -> Delt
     }
 }
 
-fn ask(stream: &mut DeltaStream, kind: ResourceType, names: &[&str]) {
+fn ask(stream: &mut AdsStream, kind: ResourceType, names: &[&str]) {
     stream.on_request(&request(kind, names, &[])).unwrap();
 }
 
-fn drop_name(stream: &mut DeltaStream, kind: ResourceType, name: &str) {
+fn drop_name(stream: &mut AdsStream, kind: ResourceType, name: &str) {
     stream.on_request(&request(kind, &[], &[name])).unwrap();
 }
 
-fn answer(stream: &mut DeltaStream, response: &DeltaResponse, error: Option<&str>) -> RequestKind {
+fn answer(stream: &mut AdsStream, response: &AdsResponse, error: Option<&str>) -> RequestKind {
     let mut answer = request(response.kind, &[], &[]);
     answer.response_nonce = response.nonce.to_string();
     answer.error_detail = error.map(|message| rpc::Status {
@@ -51,7 +51,7 @@ fn answer(stream: &mut DeltaStream, response: &DeltaResponse, error: Option<&str
 }
 
 /// The contents of the next response.
-fn next(stream: &mut DeltaStream) -> (DeltaResponse, Vec<String>) {
+fn next(stream: &mut AdsStream) -> (AdsResponse, Vec<String>) {
     let response = stream.next_response().expect("a response");
     let contents = response.resources.iter().map(|resource| {
         let content = std::str::from_utf8(resource.bytes()).unwrap();
@@ -61,7 +61,7 @@ fn next(stream: &mut DeltaStream) -> (DeltaResponse, Vec<String>) {
     (response, contents)
 }
 
-fn silent(stream: &mut DeltaStream) {
+fn silent(stream: &mut AdsStream) {
     let response = stream.next_response();
     assert!(response.is_none(), "{response:?}");
 }
@@ -75,7 +75,7 @@ fn xds_2_a_request_without_a_type_url_is_an_error() {
 
 #[test]
 fn xds_4_nothing_is_sent_before_there_are_resources() {
-    let mut stream = DeltaStream::new(AdsLimits::default());
+    let mut stream = AdsStream::new(Protocol::Delta, AdsLimits::default());
     for kind in ResourceType::ALL {
         ask(&mut stream, kind, &[]);
     }
@@ -84,7 +84,7 @@ fn xds_4_nothing_is_sent_before_there_are_resources() {
 
 #[test]
 fn xds_5_the_first_response_is_clusters_with_nonce_one() {
-    let mut stream = DeltaStream::new(AdsLimits::default());
+    let mut stream = AdsStream::new(Protocol::Delta, AdsLimits::default());
     for kind in [Listener, Endpoint, Cluster] {
         ask(&mut stream, kind, &[]);
     }
@@ -176,7 +176,7 @@ fn an_aggregate_replaces_a_cluster_after_its_members_have_their_endpoints() {
     assert_eq!(next(&mut stream).0.kind, Listener);
 
     // A new one, which nothing uses yet, goes with all others.
-    let mut fresh = DeltaStream::new(AdsLimits::default());
+    let mut fresh = AdsStream::new(Protocol::Delta, AdsLimits::default());
     fresh.on_resources(aggregate(2, "aggregate"));
     ask(&mut fresh, Cluster, &[]);
     assert_eq!(next(&mut fresh).1, ["db@aggregate", "m0@1", "m1@1"]);
@@ -322,10 +322,13 @@ fn a_name_in_both_lists_stays_subscribed_and_is_sent_again() {
 
 #[test]
 fn a_request_over_a_limit_changes_nothing() {
-    let mut stream = DeltaStream::new(AdsLimits {
-        max_names: 1,
-        ..AdsLimits::default()
-    });
+    let mut stream = AdsStream::new(
+        Protocol::Delta,
+        AdsLimits {
+            max_names: 1,
+            ..AdsLimits::default()
+        },
+    );
     let error = stream.on_request(&request(Endpoint, &["a", "b"], &[]));
     assert!(matches!(error, Err(RequestError::TooManyNames { .. })));
     assert!(stream.status().is_empty());

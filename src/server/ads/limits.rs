@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::node::EnvoyVersion;
+use crate::server::Rate;
 
 /// What one stream may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,9 @@ pub struct AdsLimits {
     pub max_name_len: usize,
     /// Bytes of one request. Default 16 MiB: an Envoy with ten thousand clusters lists them all when it reconnects.
     pub max_request_len: usize,
+    /// Requests of one stream. Default 1,000 a second: an Envoy sends one for each response, and a few more when clusters or
+    /// listeners come.
+    pub max_request_rate: Option<Rate>,
 }
 
 impl Default for AdsLimits {
@@ -21,6 +25,7 @@ impl Default for AdsLimits {
             max_names: 100_000,
             max_name_len: 2_048,
             max_request_len: 16 * 1024 * 1024,
+            max_request_rate: Rate::new(1_000),
         }
     }
 }
@@ -40,6 +45,10 @@ pub struct AdsConfig {
     pub keepalive_interval: Duration,
     /// How long a probe may stay unanswered before the connection is closed. Default 20 seconds.
     pub keepalive_timeout: Duration,
+    /// Streams of all connections together. Default 10,000.
+    pub max_streams: usize,
+    /// New streams, of all connections together. Default any: after an interruption all clients come at once.
+    pub max_stream_rate: Option<Rate>,
     /// Streams on one connection. Default 100.
     pub max_streams_per_connection: u32,
     /// How long a stopping server waits for its connections to close. Default 5 seconds.
@@ -55,6 +64,8 @@ impl Default for AdsConfig {
             refused_envoy_versions: Vec::new(),
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(20),
+            max_streams: 10_000,
+            max_stream_rate: None,
             max_streams_per_connection: 100,
             stop_grace: Duration::from_secs(5),
         }

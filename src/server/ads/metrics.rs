@@ -47,6 +47,8 @@ impl PerType {
 pub struct AdsMetrics {
     /// Streams that were opened, also those that were turned away later.
     pub streams_opened: Counter,
+    /// Streams that were turned away at once, because there are too many or they come too fast. They don't count as opened.
+    pub streams_refused: Counter,
     /// Streams that have ended.
     pub streams_closed: Counter,
     /// Streams that ended to move load to other servers.

@@ -9,8 +9,8 @@ use std::fmt;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::delta::RequestError;
 use super::node::{Caller, ClientNode, NodeError};
+use super::stream::RequestError;
 use crate::xds::ResourceSet;
 
 /// What clients are told when another server should be tried.
@@ -157,7 +157,12 @@ impl From<NodeError> for Status {
 
 impl From<RequestError> for Status {
     fn from(error: RequestError) -> Self {
-        Self::invalid_argument(error.to_string())
+        match &error {
+            RequestError::TooManyNames { .. } => Self::resource_exhausted(error.to_string()),
+            RequestError::NoTypeUrl | RequestError::NameTooLong { .. } => {
+                Self::invalid_argument(error.to_string())
+            }
+        }
     }
 }
 

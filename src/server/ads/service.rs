@@ -5,31 +5,36 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
-use super::delta::DeltaResponse;
 use super::limits::AdsConfig;
 use super::metrics::AdsMetrics;
 use super::node::Caller;
 use super::provider::ResourceProvider;
 use super::status::{StreamRegistry, StreamStatus};
+use super::stream::AdsResponse;
 use super::stream_task::StreamTask;
-use super::wire::DeltaCodec;
+use super::wire::{AdsCodec, Delta, StateOfTheWorld, Wire};
+use crate::server::rate::TokenBucket;
+use crate::server::tls::{self, ServerTls};
 
 const NAME: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 const DELTA: &str =
@@ -59,14 +64,21 @@ pub(super) struct Shared {
     pub(super) metrics: AdsMetrics,
     pub(super) streams: Arc<StreamRegistry>,
     pub(super) stopping: watch::Sender<bool>,
+    /// How many streams may come, and since when that is counted.
+    coming: Option<Mutex<TokenBucket>>,
+    started: Instant,
 }
 
 impl AdsService {
     /// A service that gets its resources from `provider`.
     #[must_use]
     pub fn new(provider: Arc<dyn ResourceProvider>, config: AdsConfig) -> Self {
+        let coming = config.max_stream_rate;
+        let coming = coming.map(|rate| Mutex::new(TokenBucket::new(rate, Duration::ZERO)));
         Self {
             shared: Arc::new(Shared {
+                coming,
+                started: Instant::now(),
                 provider,
                 config,
                 metrics: AdsMetrics::default(),
@@ -105,18 +117,42 @@ impl AdsService {
         self.shared.stopping.send_replace(true);
     }
 
-    /// Starts a delta stream.
-    fn delta(
+    fn check_rate(&self) -> Result<(), Status> {
+        let Some(coming) = &self.shared.coming else {
+            return Ok(());
+        };
+        let taken = coming.lock().take(self.shared.started.elapsed());
+        taken.map_err(|wait| {
+            self.refuse(format!(
+                "more xDS streams than this server takes are being opened: try again in {} ms, or another server",
+                wait.as_millis().max(1)
+            ))
+        })
+    }
+
+    fn refuse(&self, message: String) -> Status {
+        self.shared.metrics.streams_refused.add_one();
+        Status::resource_exhausted(message)
+    }
+
+    /// Starts a stream.
+    fn open<W: Wire>(
         &self,
-        request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<ReceiverStream<Result<DeltaResponse, Status>>>, Status> {
+        request: Request<Streaming<W::Request>>,
+    ) -> Result<Response<ReceiverStream<Result<AdsResponse, Status>>>, Status> {
         let caller = caller_of(&request)?;
+        self.check_rate()?;
         self.shared.provider.resolve_token(&caller)?;
         let (responses, stream) = mpsc::channel(RESPONSE_ROOM);
         let shared = self.shared.clone();
+        let Some(task) = StreamTask::new(shared.clone(), caller, W::PROTOCOL) else {
+            let most = shared.config.max_streams;
+            return Err(self.refuse(format!(
+                "this server has {most} xDS streams open, the most that it takes: try another one"
+            )));
+        };
         shared.metrics.streams_opened.add_one();
-        let task = StreamTask::new(shared.clone(), caller);
-        let run = tokio::spawn(task.run(request.into_inner(), responses.clone()));
+        let run = tokio::spawn(task.run::<W>(request.into_inner(), responses.clone()));
         tokio::spawn(async move {
             // The watch is released by now, whatever the client does with the status.
             let end = match run.await {
@@ -150,13 +186,32 @@ fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
     })
 }
 
-impl StreamingService<DeltaDiscoveryRequest> for AdsService {
-    type Response = DeltaResponse;
-    type ResponseStream = ReceiverStream<Result<DeltaResponse, Status>>;
+/// The method of one form.
+struct Method<W> {
+    service: AdsService,
+    form: PhantomData<W>,
+}
+
+impl<W: Wire> Method<W> {
+    async fn answer<B>(service: AdsService, request: http::Request<B>) -> http::Response<Body>
+    where
+        B: HttpBody + Send + 'static,
+        B::Error: Into<StdError> + Send + 'static,
+    {
+        let limit = service.config().limits.max_request_len;
+        let mut grpc = Grpc::new(AdsCodec::<W>::new()).max_decoding_message_size(limit);
+        let form = PhantomData::<W>;
+        grpc.streaming(Self { service, form }, request).await
+    }
+}
+
+impl<W: Wire> StreamingService<W::Request> for Method<W> {
+    type Response = AdsResponse;
+    type ResponseStream = ReceiverStream<Result<AdsResponse, Status>>;
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
-    fn call(&mut self, request: Request<Streaming<DeltaDiscoveryRequest>>) -> Self::Future {
-        let answer = self.delta(request);
+    fn call(&mut self, request: Request<Streaming<W::Request>>) -> Self::Future {
+        let answer = self.service.open::<W>(request);
         Box::pin(std::future::ready(answer))
     }
 }
@@ -195,12 +250,12 @@ where
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let service = self.service.clone();
         match request.uri().path() {
-            DELTA => {
-                let limit = service.config().limits.max_request_len;
-                let mut grpc = Grpc::new(DeltaCodec).max_decoding_message_size(limit);
-                Box::pin(async move { Ok(grpc.streaming(service, request).await) })
+            DELTA => Box::pin(async move { Ok(Method::<Delta>::answer(service, request).await) }),
+            STATE_OF_THE_WORLD => {
+                Box::pin(
+                    async move { Ok(Method::<StateOfTheWorld>::answer(service, request).await) },
+                )
             }
-            STATE_OF_THE_WORLD => refuse("state of the world is not served: use DELTA_GRPC"),
             path => refuse(&format!("no such method: {path}")),
         }
     }
@@ -222,45 +277,24 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// A transport server with the keep-alive and stream limits of `config`, to which TLS can still be added.
-#[must_use]
-pub fn server_builder(config: &AdsConfig) -> Server {
-    Server::builder()
-        .http2_keepalive_interval(Some(config.keepalive_interval))
-        .http2_keepalive_timeout(Some(config.keepalive_timeout))
-        .max_concurrent_streams(config.max_streams_per_connection)
-}
-
-/// Serves on `listener` until `shutdown` is done; then ends all streams, and waits for the connections to close, at most
+/// Serves on `listener`, encrypted if `tls` is given, until `shutdown` is done; then ends all streams, and waits for the connections to close, at most
 /// [`AdsConfig::stop_grace`].
 ///
 /// # Errors
 /// If the listener or the transport fails.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
     service: AdsService,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    serve_with(
-        server_builder(service.config()),
-        listener,
-        service,
-        shutdown,
-    )
-    .await
-}
-
-/// [`serve`] with a transport server that the caller has set up.
-///
-/// # Errors
-/// As [`serve`].
-pub async fn serve_with(
-    mut server: Server,
-    listener: TcpListener,
-    service: AdsService,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), ServeError> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let config = service.config();
+    let mut server = Server::builder()
+        .http2_keepalive_interval(Some(config.keepalive_interval))
+        .http2_keepalive_timeout(Some(config.keepalive_timeout))
+        .max_concurrent_streams(config.max_streams_per_connection);
+    let incoming = ReceiverStream::new(tls::incoming(listener, tls, tls::Protocol::Xds));
+    let incoming = incoming.map(Ok::<_, std::io::Error>);
     let mut stopped = service.shared.stopping.subscribe();
     let signal = {
         let service = service.clone();

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use super::delta::DeltaStream;
 use super::node::ClientNode;
+use super::protocol::Protocol;
+use super::stream::AdsStream;
 use crate::xds::{ResourceSet, ResourceType};
 
 /// How far a stream has come (xds.md 1.4).
@@ -27,6 +28,8 @@ pub enum StreamPhase {
 pub struct StreamStatus {
     /// Counts the streams of the server from 1.
     pub id: u64,
+    /// The form of its messages.
+    pub protocol: Protocol,
     /// The client's address.
     pub peer: Option<SocketAddr>,
     /// Who it says it is.
@@ -78,23 +81,24 @@ pub struct Quarantined {
 pub(super) struct StreamState {
     pub(super) peer: Option<SocketAddr>,
     pub(super) node: Option<ClientNode>,
-    pub(super) delta: DeltaStream,
+    pub(super) stream: AdsStream,
 }
 
 impl StreamState {
     fn status(&self, id: u64) -> StreamStatus {
-        let phase = match (&self.node, self.delta.resources()) {
+        let phase = match (&self.node, self.stream.resources()) {
             (None, _) => StreamPhase::WaitingForNode,
             (Some(_), None) => StreamPhase::WaitingForResources,
             (Some(_), Some(_)) => StreamPhase::Running,
         };
         StreamStatus {
             id,
+            protocol: self.stream.protocol(),
             peer: self.peer,
             node: self.node.clone(),
             phase,
-            index: self.delta.resources().map(ResourceSet::index),
-            types: self.delta.status(),
+            index: self.stream.resources().map(ResourceSet::index),
+            types: self.stream.status(),
         }
     }
 }
@@ -112,18 +116,21 @@ struct Streams {
 }
 
 impl StreamRegistry {
-    /// Lists a stream for as long as the entry lives.
-    pub(super) fn enter(self: &Arc<Self>, state: StreamState) -> StreamEntry {
+    /// Lists a stream for as long as the entry lives. `None` if there are as many as there may be.
+    pub(super) fn enter(self: &Arc<Self>, state: StreamState, most: usize) -> Option<StreamEntry> {
         let state = Arc::new(Mutex::new(state));
         let mut streams = self.streams.lock();
+        if streams.live.len() >= most {
+            return None;
+        }
         streams.last_id += 1;
         let id = streams.last_id;
         streams.live.insert(id, state.clone());
-        StreamEntry {
+        Some(StreamEntry {
             id,
             state,
             registry: self.clone(),
-        }
+        })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -1,25 +1,30 @@
-//! The task of one stream: waits for whatever comes next, and lets [`DeltaStream`] decide.
+//! The task of one stream: waits for whatever comes next, and lets [`AdsStream`] decide.
 //!
 //! A response is made only when there is room for it in the channel to the transport. A client that doesn't read thus
 //! costs one response in that channel, one in the transport, and its subscriptions; updates meanwhile fold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use envoy_types::pb::envoy::config::core::v3::Node;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 use tracing::{debug, warn};
 
-use super::delta::{DeltaResponse, DeltaStream, RequestKind};
 use super::node::{Caller, ClientNode};
+use super::protocol::Protocol;
 use super::provider::{EndReason, ResourceWatch, StreamUpdate};
+use super::request::AdsRequest;
 use super::service::Shared;
 use super::status::{StreamEntry, StreamState};
+use super::stream::{AdsResponse, AdsStream, RequestKind};
+use super::wire::Wire;
+use crate::server::rate::{Rate, TokenBucket};
 use crate::xds::ResourceSet;
 
 /// Where responses go.
-pub(super) type Responses = mpsc::Sender<Result<DeltaResponse, Status>>;
+pub(super) type Responses = mpsc::Sender<Result<AdsResponse, Status>>;
 
 /// One stream.
 #[derive(Debug)]
@@ -31,6 +36,9 @@ pub(super) struct StreamTask {
     /// Whether something happened since the last send pass found nothing to send.
     unsent: bool,
     next_auth: Instant,
+    opened: Instant,
+    /// How many requests may come.
+    requests: Option<TokenBucket>,
 }
 
 /// The stream's watch of its proxy.
@@ -42,26 +50,33 @@ struct Session {
 }
 
 impl StreamTask {
-    pub(super) fn new(shared: Arc<Shared>, caller: Caller) -> Self {
-        let entry = shared.streams.enter(StreamState {
+    /// `None` if there are as many streams as there may be.
+    pub(super) fn new(shared: Arc<Shared>, caller: Caller, protocol: Protocol) -> Option<Self> {
+        let config = &shared.config;
+        let state = StreamState {
             peer: caller.peer,
             node: None,
-            delta: DeltaStream::new(shared.config.limits.clone()),
-        });
-        Self {
-            next_auth: Instant::now() + shared.config.auth_check_interval,
+            stream: AdsStream::new(protocol, config.limits.clone()),
+        };
+        let entry = shared.streams.enter(state, config.max_streams)?;
+        let opened = Instant::now();
+        let rate = config.limits.max_request_rate;
+        Some(Self {
+            next_auth: opened + config.auth_check_interval,
+            opened,
+            requests: rate.map(|rate| TokenBucket::new(rate, Duration::ZERO)),
             shared,
             caller,
             entry,
             session: None,
             unsent: false,
-        }
+        })
     }
 
     /// Runs the stream to its end. `Ok`: the client went away.
-    pub(super) async fn run(
+    pub(super) async fn run<W: Wire>(
         mut self,
-        mut requests: Streaming<DeltaDiscoveryRequest>,
+        mut requests: Streaming<W::Request>,
         responses: Responses,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.subscribe();
@@ -83,7 +98,7 @@ impl StreamTask {
                     }
                 }
                 request = requests.message() => match request {
-                    Ok(Some(request)) => self.take_request(request).await?,
+                    Ok(Some(request)) => self.take_request(W::read(&request)).await?,
                     Ok(None) => return Ok(()),
                     Err(status) => return broken_off(status),
                 },
@@ -97,8 +112,8 @@ impl StreamTask {
             .is_some_and(|session| session.resources.is_some())
     }
 
-    fn next_response(&mut self) -> Option<DeltaResponse> {
-        let response = self.entry.state().lock().delta.next_response();
+    fn next_response(&mut self) -> Option<AdsResponse> {
+        let response = self.entry.state().lock().stream.next_response();
         let Some(response) = response else {
             self.unsent = false;
             return None;
@@ -140,25 +155,34 @@ impl StreamTask {
         }
         self.authorize()?;
         self.shared.metrics.updates.add_one();
-        self.entry.state().lock().delta.on_resources(resources);
+        self.entry.state().lock().stream.on_resources(resources);
         self.unsent = true;
         Ok(())
     }
 
-    async fn take_request(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
-        if self.session.is_none() {
-            self.open(&request).await?;
+    async fn take_request(&mut self, request: AdsRequest<'_>) -> Result<(), Status> {
+        if let Some(requests) = &mut self.requests
+            && requests.take(self.opened.elapsed()).is_err()
+        {
+            let limit = self.shared.config.limits.max_request_rate;
+            return Err(Status::resource_exhausted(format!(
+                "more than {} requests a second on this stream: connect again and ask for more names in one request",
+                limit.map_or(0, Rate::per_second)
+            )));
         }
-        let kind = self.entry.state().lock().delta.on_request(&request)?;
-        self.note(&kind, &request.type_url);
+        if self.session.is_none() {
+            self.open(request.node).await?;
+        }
+        let kind = self.entry.state().lock().stream.on_request(request)?;
+        self.note(&kind, request.type_url);
         self.authorize()?;
         self.unsent = true;
         Ok(())
     }
 
     /// Starts the watch, at the first request.
-    async fn open(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), Status> {
-        let node = ClientNode::read(request.node.as_ref())?;
+    async fn open(&mut self, node: Option<&Node>) -> Result<(), Status> {
+        let node = ClientNode::read(node)?;
         node.check_version(&self.shared.config)?;
         self.entry.state().lock().node = Some(node.clone());
         let (provider, caller) = (self.shared.provider.clone(), self.caller.clone());

@@ -19,7 +19,22 @@ pub(super) struct Subscription {
     wildcard: bool,
     /// Whether the client never said that it wants everything; it was concluded from a reconnect.
     inferred: bool,
+    /// Whether a complete list has ever named anything: only before that, an empty one means everything.
+    named: bool,
     names: BTreeSet<SmolStr>,
+}
+
+/// What makes a subscription equal to a complete list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) subscribe: Vec<SmolStr>,
+    pub(super) unsubscribe: Vec<SmolStr>,
+}
+
+impl Change {
+    pub(super) fn is_empty(&self) -> bool {
+        self.subscribe.is_empty() && self.unsubscribe.is_empty()
+    }
 }
 
 impl Subscription {
@@ -78,6 +93,34 @@ impl Subscription {
         };
         self.wildcard = subscribe.is_empty() || resumed;
         self.inferred = resumed;
+    }
+
+    /// What has to change for a client that lists everything it asks for (state of the world). Registers the type if it
+    /// is the first list.
+    ///
+    /// A list that is empty means everything, for clusters and listeners, as long as no list before has named anything;
+    /// from then on it means nothing, and everything is called `*`.
+    pub(super) fn change_to(&mut self, kind: ResourceType, list: &[String]) -> Change {
+        if !self.registered {
+            self.register(kind, list, &HashMap::new());
+        }
+        self.named |= !list.is_empty();
+        if !self.named {
+            return Change::default();
+        }
+        let listed: BTreeSet<&str> = list.iter().map(String::as_str).collect();
+        let all = self.wildcard.then_some(ALL);
+        let now = self.names.iter().map(SmolStr::as_str).chain(all);
+        let gone = now.filter(|name| !listed.contains(name));
+        let unsubscribe = gone.map(SmolStr::new).collect();
+        let new = listed.into_iter().filter(|name| match *name {
+            ALL => !self.wildcard,
+            name => !self.names.contains(name),
+        });
+        Change {
+            subscribe: new.map(SmolStr::new).collect(),
+            unsubscribe,
+        }
     }
 
     /// Whether the wildcard is only inferred. From now on it isn't: the client has asked for it.
@@ -147,6 +190,44 @@ mod tests {
         assert!(!resumed(ResourceType::Cluster, &["a", "b"], &["a"]));
         assert!(!resumed(ResourceType::Cluster, &["a"], &[]));
         assert!(!resumed(ResourceType::Endpoint, &["a"], &["a"]));
+    }
+
+    #[test]
+    fn a_complete_list_is_compared_with_what_is_asked_for() {
+        let lists = |kind, lists: &[&[&str]]| {
+            let mut subscription = Subscription::default();
+            for list in lists {
+                let list: Vec<String> = list.iter().map(ToString::to_string).collect();
+                let change = subscription.change_to(kind, &list);
+                for name in &change.unsubscribe {
+                    assert!(subscription.unsubscribe(name));
+                }
+                for name in &change.subscribe {
+                    subscription.subscribe(name);
+                }
+                assert!(subscription.change_to(kind, &list).is_empty());
+            }
+            let names: Vec<String> = subscription.names.iter().map(ToString::to_string).collect();
+            (subscription.wildcard, names.join(","))
+        };
+        use ResourceType::{Cluster, Endpoint};
+        assert_eq!(lists(Cluster, &[&[]]), (true, String::new()));
+        assert_eq!(lists(Cluster, &[&[], &[]]), (true, String::new()));
+        assert_eq!(lists(Cluster, &[&[], &["*", "a"]]), (true, "a".into()));
+        assert_eq!(
+            lists(Cluster, &[&["*", "a"], &["a", "b"]]),
+            (false, "a,b".into())
+        );
+        assert_eq!(lists(Cluster, &[&[], &["a"]]), (false, "a".into()));
+        // An empty list says something else once a list has named something.
+        assert_eq!(lists(Cluster, &[&[], &["a"], &[]]), (false, String::new()));
+        assert_eq!(lists(Cluster, &[&["a"], &[]]), (false, String::new()));
+        assert_eq!(lists(Endpoint, &[&[]]), (false, String::new()));
+        assert_eq!(
+            lists(Endpoint, &[&["a", "b"], &["c", "b"]]),
+            (false, "b,c".into())
+        );
+        assert_eq!(lists(Endpoint, &[&["*"], &[]]), (false, String::new()));
     }
 
     #[test]

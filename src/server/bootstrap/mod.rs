@@ -11,6 +11,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::model::Opaque;
+use crate::server::ads::Protocol;
 
 use extras::Extras;
 
@@ -32,6 +33,8 @@ pub struct BootstrapParams {
     pub xds_host: String,
     /// Port of the control plane.
     pub xds_port: u16,
+    /// In which form Envoy asks the control plane.
+    pub xds_protocol: Protocol,
     /// How the connection to the control plane is secured; plain if `None`.
     pub xds_tls: Option<XdsTls>,
     /// Token that is sent along to the control plane; empty for none. Stands in the bootstrap as it is.
@@ -66,7 +69,7 @@ pub struct BootstrapError {
 }
 
 impl BootstrapParams {
-    /// Parameters with defaults for all but the essentials: a plain connection, no token, admin interface on
+    /// Parameters with defaults for all but the essentials: delta over a plain connection, no token, admin interface on
     /// 127.0.0.1:19000, no settings.
     pub fn new(
         proxy_id: impl Into<String>,
@@ -81,6 +84,7 @@ impl BootstrapParams {
             datacenter: "dc1".to_owned(),
             xds_host: xds_host.into(),
             xds_port,
+            xds_protocol: Protocol::Delta,
             xds_tls: None,
             token: String::new(),
             admin_address: "127.0.0.1".to_owned(),
@@ -202,11 +206,15 @@ impl BootstrapParams {
         }
         // Without a time limit: an Envoy that comes up before its control plane waits, and doesn't serve nothing.
         let ads = json!({"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"});
+        let api_type = match self.xds_protocol {
+            Protocol::Delta => "DELTA_GRPC",
+            Protocol::StateOfTheWorld => "GRPC",
+        };
         json!({
             "lds_config": ads,
             "cds_config": ads,
             "ads_config": {
-                "api_type": "DELTA_GRPC",
+                "api_type": api_type,
                 "transport_api_version": "V3",
                 "set_node_on_first_message_only": true,
                 "grpc_services": [service],

@@ -23,6 +23,17 @@ fn problems(config: Value) -> Vec<String> {
 }
 
 #[test]
+fn the_form_of_xds_is_the_api_type() {
+    let params = BootstrapParams {
+        xds_protocol: Protocol::StateOfTheWorld,
+        ..BootstrapParams::new("web-sidecar-proxy", "web", "127.0.0.1", 8502)
+    };
+    let bootstrap = params.build(&no_environment).unwrap();
+    let ads_config = &bootstrap["dynamic_resources"]["ads_config"];
+    assert_eq!(ads_config["api_type"], "GRPC");
+}
+
+#[test]
 fn part2_the_essentials() {
     let bootstrap = BootstrapParams {
         node_name: Some("n1".into()),

@@ -1,9 +1,11 @@
 //! Asking a running server over its HTTP API.
 
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 use super::Failure;
 
@@ -13,6 +15,41 @@ pub(super) struct ServerArgs {
     /// The server's HTTP address: HOST:PORT or a URL. Without it CONSUL_HTTP_ADDR counts, then 127.0.0.1:8500.
     #[arg(long, value_name = "ADDR", env = "PROXYCFG_HTTP_ADDR")]
     pub http_addr: Option<String>,
+    /// Token for the server.
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "CONSUL_HTTP_TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+    /// A file with the token.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "CONSUL_HTTP_TOKEN_FILE",
+        conflicts_with = "token"
+    )]
+    pub token_file: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities that the server's certificate may come from, for https.
+    #[arg(long, value_name = "FILE", env = "CONSUL_CACERT")]
+    pub ca_file: Option<PathBuf>,
+    /// Certificate (PEM) to show to the server.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "CONSUL_CLIENT_CERT",
+        requires = "client_key"
+    )]
+    pub client_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM).
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "CONSUL_CLIENT_KEY",
+        requires = "client_cert"
+    )]
+    pub client_key: Option<PathBuf>,
     /// Print JSON on one line, for other programs.
     #[arg(long)]
     pub json: bool,
@@ -31,6 +68,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 pub(super) struct Client {
     agent: ureq::Agent,
     base: String,
+    token: Option<String>,
 }
 
 /// An answer.
@@ -57,13 +95,15 @@ impl Client {
         let address = address.filter(|a| !a.is_empty());
         let base = base_url(address.as_deref().unwrap_or("127.0.0.1:8500"))?;
         let agent = ureq::Agent::config_builder()
+            .tls_config(args.tls()?)
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT))
             .proxy(None)
             .user_agent(concat!("proxycfg/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        Ok(Self { agent, base })
+        let token = args.token()?;
+        Ok(Self { agent, base, token })
     }
 
     /// Host of the server, without the port.
@@ -123,7 +163,11 @@ impl Client {
             url.push('=');
             encode(value, &mut url);
         }
-        let request = self.agent.get(&url).config().timeout_global(Some(limit));
+        let mut request = self.agent.get(&url);
+        if let Some(token) = &self.token {
+            request = request.header("X-Consul-Token", token);
+        }
+        let request = request.config().timeout_global(Some(limit));
         let mut response = request.build().call().map_err(|e| self.unreachable(&e))?;
         let status = response.status().as_u16();
         let header = response.headers().get("X-Consul-ContentHash");
@@ -159,6 +203,73 @@ impl Client {
             self.base
         ))
     }
+}
+
+impl ServerArgs {
+    /// The token to send, if there is one.
+    ///
+    /// # Errors
+    /// Its file can't be read, or it can't be sent.
+    pub fn token(&self) -> Result<Option<String>, Failure> {
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => token.clone(),
+            (None, Some(path)) => {
+                String::from_utf8(read_file(path, "--token-file")?).map_err(|_| {
+                    Failure::BadInput(format!("--token-file {}: isn't text", path.display()))
+                })?
+            }
+            (None, None) => return Ok(None),
+        };
+        let token = token.trim();
+        if token.chars().any(|c| !c.is_ascii_graphic()) {
+            return Err(Failure::BadInput(
+                "the token holds characters that can't be sent; it must be printable ASCII without spaces".to_owned(),
+            ));
+        }
+        Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
+    }
+
+    fn tls(&self) -> Result<TlsConfig, Failure> {
+        let mut config = TlsConfig::builder();
+        if let Some(path) = &self.ca_file {
+            let roots = certificates(path, "--ca-file")?;
+            config = config.root_certs(RootCerts::new_with_certs(&roots));
+        }
+        if let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) {
+            let chain = certificates(cert, "--client-cert")?;
+            let pem = read_file(key, "--client-key")?;
+            let private = PrivateKey::from_pem(&pem).map_err(|_| {
+                let key = key.display();
+                Failure::BadInput(format!(
+                    "--client-key {key}: there is no private key in it that can be read; give one in PEM"
+                ))
+            })?;
+            config = config.client_cert(Some(ClientCert::new_with_certs(&chain, private)));
+        }
+        Ok(config.build())
+    }
+}
+
+pub(super) fn read_file(path: &Path, flag: &str) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path)
+        .map_err(|error| Failure::BadInput(format!("{flag} {}: {error}", path.display())))
+}
+
+fn certificates(path: &Path, flag: &str) -> Result<Vec<Certificate<'static>>, Failure> {
+    let pem = read_file(path, flag)?;
+    let found: Vec<_> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if found.is_empty() {
+        return Err(Failure::BadInput(format!(
+            "{flag} {}: there is no certificate in it; give one in PEM",
+            path.display()
+        )));
+    }
+    Ok(found)
 }
 
 fn base_url(address: &str) -> Result<String, Failure> {
@@ -220,6 +331,11 @@ mod tests {
         ] {
             let args = ServerArgs {
                 http_addr: Some(address.to_owned()),
+                token: None,
+                token_file: None,
+                ca_file: None,
+                client_cert: None,
+                client_key: None,
                 json: false,
             };
             assert_eq!(Client::new(&args).unwrap().host(), host);

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::client::{Client, ServerArgs};
+use super::client::{Client, ServerArgs, read_file};
 use super::{Failure, print_json};
-use crate::server::bootstrap::BootstrapParams;
+use crate::server::ads::Protocol;
+use crate::server::bootstrap::{BootstrapParams, XdsTls};
 
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).args(["proxy_id", "sidecar_for"])))]
@@ -34,14 +35,9 @@ pub(super) struct Args {
     /// Where Envoy reaches the control plane: HOST:PORT. The host of --http-addr and the port that the server names unless given.
     #[arg(long, value_name = "ADDR")]
     xds_addr: Option<String>,
-    /// Token that Envoy presents to the control plane.
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        env = "CONSUL_HTTP_TOKEN",
-        hide_env_values = true
-    )]
-    token: Option<String>,
+    /// In which form Envoy asks the control plane for its configuration.
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = XdsProtocol::Delta)]
+    xds_protocol: XdsProtocol,
     /// The Envoy to run; the `envoy` on PATH unless given.
     #[arg(long, value_name = "FILE", default_value = "envoy")]
     envoy_binary: PathBuf,
@@ -50,6 +46,24 @@ pub(super) struct Args {
     /// Arguments for Envoy.
     #[arg(last = true, value_name = "ENVOY ARGS")]
     envoy_args: Vec<String>,
+}
+
+/// A form of xDS, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum XdsProtocol {
+    /// Only what changed is sent (api_type DELTA_GRPC).
+    Delta,
+    /// State of the world: all clusters or listeners are sent whenever one changes (api_type GRPC).
+    Sotw,
+}
+
+impl From<XdsProtocol> for Protocol {
+    fn from(option: XdsProtocol) -> Self {
+        match option {
+            XdsProtocol::Delta => Self::Delta,
+            XdsProtocol::Sotw => Self::StateOfTheWorld,
+        }
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -82,7 +96,9 @@ fn bootstrap(args: &Args) -> Result<Value, Failure> {
     if let Some(datacenter) = own["Config"]["Datacenter"].as_str() {
         params.datacenter = datacenter.to_owned();
     }
-    params.token = args.token.clone().unwrap_or_default();
+    params.xds_protocol = args.xds_protocol.into();
+    params.token = args.server.token()?.unwrap_or_default();
+    params.xds_tls = xds_tls(args, &own)?;
     params.admin_address = args.admin_bind.ip().to_string();
     params.admin_port = args.admin_bind.port();
     params.config = settings(&client, proxy)?;
@@ -174,14 +190,48 @@ fn xds_address(args: &Args, client: &Client, own: &Value) -> Result<(String, u16
         return split
             .ok_or_else(|| Failure::BadInput(format!("--xds-addr {address:?}: is not HOST:PORT")));
     }
-    let port = own["xDS"]["Ports"]["Plaintext"].as_u64();
-    match port.and_then(|port| u16::try_from(port).ok()) {
+    let port = |of: &str| own["xDS"]["Ports"][of].as_u64().filter(|port| *port != 0);
+    match port("TLS")
+        .or_else(|| port("Plaintext"))
+        .and_then(|port| u16::try_from(port).ok())
+    {
         Some(port) if port != 0 => Ok((client.host().to_owned(), port)),
         _ => Err(Failure::Failed(format!(
             "the server at {} doesn't say where it serves xDS; give --xds-addr",
             client.base()
         ))),
     }
+}
+
+/// How Envoy's connection to the control plane is secured: as the server says, with the files of this command.
+fn xds_tls(args: &Args, own: &Value) -> Result<Option<XdsTls>, Failure> {
+    let encrypted = own["xDS"]["Ports"]["TLS"]
+        .as_u64()
+        .is_some_and(|port| port != 0);
+    if !encrypted {
+        return Ok(None);
+    }
+    let server = &args.server;
+    let Some(ca_file) = &server.ca_file else {
+        return Err(Failure::BadInput(
+            "xDS is encrypted on this server: give the certificates of its authorities with --ca-file".to_owned(),
+        ));
+    };
+    let ca_pem = String::from_utf8(read_file(ca_file, "--ca-file")?)
+        .map_err(|_| Failure::BadInput(format!("--ca-file {}: isn't PEM", ca_file.display())))?;
+    let absolute = |path: &Path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        path.display().to_string()
+    };
+    let client_files = match (&server.client_cert, &server.client_key) {
+        (Some(cert), Some(key)) => Some((absolute(cert), absolute(key))),
+        _ => None,
+    };
+    Ok(Some(XdsTls {
+        ca_pem,
+        server_name: String::new(),
+        client_files,
+    }))
 }
 
 fn text(of: &Value, key: &str) -> String {

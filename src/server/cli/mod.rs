@@ -1,13 +1,17 @@
 //! The command line: what can be asked of the program, and how it ends.
 //!
-//! `serve` and `validate` work on files; all other commands ask a running server over its HTTP API. A command prints its
+//! `serve` and `validate` work on files, `backup` and `restore` on a data folder; all other commands ask a running server over
+//! its HTTP API. A command prints its
 //! answer on standard output, or one error on standard error. Exit codes: 0 done, 1 failed, 2 bad input.
 
+mod backup;
 mod chain;
 mod client;
 mod envoy;
+mod limits;
 mod proxies;
 mod resources;
+mod restore;
 mod serve;
 mod snapshot;
 mod table;
@@ -43,6 +47,10 @@ enum Command {
     Resources(resources::Args),
     /// Show the compiled discovery chain of a service.
     Chain(chain::Args),
+    /// Save all records and the certificate authority of a data folder to a file. The file holds private keys.
+    Backup(backup::Args),
+    /// Put a backup into a data folder that no server uses.
+    Restore(restore::Args),
 }
 
 /// Why a command didn't do what it was asked to.
@@ -87,6 +95,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Snapshot(args) => snapshot::run(&args),
         Command::Resources(args) => resources::run(&args),
         Command::Chain(args) => chain::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => restore::run(&args),
     }
 }
 

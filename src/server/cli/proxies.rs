@@ -67,11 +67,15 @@ fn row(proxy: &Value) -> Vec<String> {
     ]
 }
 
-/// An Envoy and the store index of what it has acknowledged of all types.
+/// An Envoy, the form of its stream if it isn't delta, and the store index of what it has acknowledged of all types.
 fn stream(stream: &Value) -> String {
     let envoy = match stream["EnvoyVersion"].as_str() {
         None | Some("") => "connected".to_owned(),
         Some(version) => format!("Envoy {version}"),
+    };
+    let envoy = match stream["Protocol"].as_str() {
+        None | Some("" | "delta") => envoy,
+        Some(form) => format!("{envoy} ({form})"),
     };
     let acked = items(stream, "Types").iter();
     match acked.filter_map(|of| of["AckedIndex"].as_u64()).min() {
@@ -133,16 +137,16 @@ mod tests {
         let list = json!([
             {"ID": "web-sidecar-proxy", "Node": "n1", "Kind": "connect-proxy", "Source": "local", "Ready": true,
              "WaitingFor": [], "Errors": [], "Index": 12, "Watchers": 1,
-             "Streams": [{"EnvoyVersion": "1.33.0", "Types": [
+             "Streams": [{"EnvoyVersion": "1.33.0", "Protocol": "delta", "Types": [
                 {"Type": "cluster", "AckedIndex": 12, "LastRefusal": "", "Quarantined": []},
                 {"Type": "listener", "AckedIndex": 9, "LastRefusal": "bad", "Quarantined": [{"Name": "public_listener", "Reason": "bad"}]},
-             ]}]},
+             ]}, {"EnvoyVersion": "1.34.1", "Protocol": "sotw", "Types": []}]},
             {"ID": "ghost", "Node": "n1", "Kind": "", "Source": "", "Ready": false,
              "WaitingFor": ["registration"], "Errors": [], "Index": 0, "Watchers": 1, "Streams": []},
         ]);
         let expected = "\
 ID                 NODE  KIND           SOURCE  READY                   INDEX  WATCHERS  XDS
-web-sidecar-proxy  n1    connect-proxy  local   yes                     12     1         Envoy 1.33.0 acked 9
+web-sidecar-proxy  n1    connect-proxy  local   yes                     12     1         Envoy 1.33.0 acked 9; Envoy 1.34.1 (sotw)
 ghost              n1    -              -       waits for registration  0      1         -
 web-sidecar-proxy: Envoy refuses listener public_listener: bad";
         assert_eq!(show(&list), expected);

@@ -7,7 +7,9 @@ use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use super::limits::LimitArgs;
 use crate::server::files::{check_datacenter, check_node_name};
+use crate::server::listen::Protection;
 use crate::server::serve::{ServeError, ServeOptions, serve};
 
 #[derive(Debug, clap::Args)]
@@ -30,7 +32,23 @@ pub(super) struct Args {
     /// What holds for callers that no intention speaks of; allow unless given here or in a file.
     #[arg(long, value_name = "POLICY")]
     intention_default: Option<Policy>,
-    /// Listen without encryption on addresses that other machines reach.
+    /// Folder to keep records and the certificate authority in, over restarts and crashes; it is made if it doesn't exist.
+    /// Without it they are kept in memory only.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Encrypt both ports with this certificate (PEM, with those between it and its root). Read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate of these authorities (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// A file of tokens and their rights: callers without one of them are refused. Read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Listen on addresses that other machines reach though strangers aren't kept out there.
     #[arg(long)]
     insecure: bool,
     /// What is logged: a level (error, warn, info, debug, trace), or levels by module as in RUST_LOG.
@@ -39,6 +57,8 @@ pub(super) struct Args {
     /// Log JSON, an object a line.
     #[arg(long)]
     log_json: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,7 +76,15 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         http_addr: args.http_addr,
         xds_addr: args.xds_addr,
         intention_default_allow: args.intention_default.map(|p| p == Policy::Allow),
-        insecure: args.insecure,
+        protection: Protection {
+            tls_cert: args.tls_cert,
+            tls_key: args.tls_key,
+            tls_client_ca: args.tls_client_ca,
+            tokens: args.tokens,
+            insecure: args.insecure,
+        },
+        limits: args.limits.into(),
+        data_dir: args.data_dir,
     };
     serve(options).map_err(|error| match error {
         ServeError::BadInput(_) | ServeError::Files(_) => Failure::BadInput(error.to_string()),

@@ -29,6 +29,22 @@ pub trait LocalRecords: Send + Sync {
     /// # Errors
     /// Every record that can't be taken in; nothing is changed then.
     fn replace(&self, records: Vec<OwnedRecords>) -> Result<(), Vec<RefusedRecord>>;
+
+    /// What there is already when a process starts, because it was kept.
+    fn kept(&self) -> KeptRecords {
+        KeptRecords::default()
+    }
+}
+
+/// What the local state holds at the start of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptRecords {
+    /// The files, by absolute path, that own records.
+    pub files: BTreeSet<String>,
+    /// Ids of services that were written over HTTP.
+    pub services: BTreeSet<NameKey>,
+    /// Ids of checks that were written by themselves over HTTP.
+    pub checks: BTreeSet<NameKey>,
 }
 
 /// All services and checks of one file.
@@ -141,8 +157,9 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Writes what changed since the last call on this store. `start` is the first call of a process, whose local state is
-/// empty: services and checks of all files are given to it then.
+/// Writes what changed since the last call on this store. `start` is the first call of a process, whose local state holds at
+/// most what was kept of it: services and checks of all files are given to it then, except those of unchanged files that were
+/// written over HTTP afterwards, which stand.
 ///
 /// # Errors
 /// Everything that is refused, with its place; store and local state are as before then.
@@ -153,7 +170,8 @@ pub fn apply(
 ) -> Result<ApplyReport, FileProblems> {
     let store = &*targets.store;
     let before = store.snapshot();
-    let plan = Plan::new(set, &before, start)?;
+    let kept = start.then(|| targets.local.kept());
+    let plan = Plan::new(set, &before, kept)?;
     let mut report = plan.report.clone();
     report.store_index = before.index();
     if plan.is_empty() {
@@ -184,7 +202,7 @@ pub fn apply(
 pub fn check_together(set: &FileSet) -> Result<(), FileProblems> {
     let scratch = Store::new(Box::new(MemoryBackend), Arc::new(ChainCheck))
         .map_err(|error| FileProblem::of_all(error.to_string()))?;
-    let plan = Plan::new(set, &scratch.snapshot(), true)?;
+    let plan = Plan::new(set, &scratch.snapshot(), Some(KeptRecords::default()))?;
     match scratch.apply(Transaction::from(plan.ops)) {
         Ok(_) => Ok(()),
         Err(error) => Err(refused_entries(set, &plan.sources, error)),
@@ -201,7 +219,12 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(set: &FileSet, before: &StoreSnapshot, start: bool) -> Result<Self, FileProblem> {
+    /// `kept` is given at the start of a process.
+    fn new(
+        set: &FileSet,
+        before: &StoreSnapshot,
+        kept: Option<KeptRecords>,
+    ) -> Result<Self, FileProblem> {
         let manifest = Manifest::load(before)?;
         let mut plan = Self {
             ops: Vec::new(),
@@ -216,14 +239,16 @@ impl Plan {
             .map(|(path, _)| path.as_path())
             .collect();
         let there: BTreeSet<String> = set.files.keys().map(|path| text(path)).collect();
-        let gone: Vec<&String> = manifest
-            .0
-            .keys()
+        // A crash can have come between a file's going from the manifest and its records' going from the local state.
+        let owners = kept.iter().flat_map(|kept| &kept.files);
+        let known: BTreeSet<&String> = manifest.0.keys().chain(owners).collect();
+        let gone: Vec<&String> = known
+            .into_iter()
             .filter(|path| !there.contains(*path))
             .collect();
         plan.report.files_changed = changed.len();
         plan.report.files_gone = gone.len();
-        if changed.is_empty() && gone.is_empty() && !start {
+        if changed.is_empty() && gone.is_empty() && kept.is_none() {
             return Ok(plan);
         }
         plan.entries(set, &manifest, &changed);
@@ -232,7 +257,7 @@ impl Plan {
             state: Some(Manifest::of(set).state()?),
         });
         plan.sources.push(None);
-        plan.local(set, &changed, start);
+        plan.local(set, &changed, kept.as_ref());
         plan.local.extend(gone.into_iter().map(|path| OwnedRecords {
             file: path.clone(),
             services: Vec::new(),
@@ -272,7 +297,7 @@ impl Plan {
         }
     }
 
-    fn local(&mut self, set: &FileSet, changed: &BTreeSet<&Path>, start: bool) {
+    fn local(&mut self, set: &FileSet, changed: &BTreeSet<&Path>, kept: Option<&KeptRecords>) {
         // A check goes with its service when that is written anew, so its file is written anew with it.
         let services: BTreeSet<NameKey> = set
             .files
@@ -282,19 +307,34 @@ impl Plan {
             .flat_map(|service| ids(&service.record))
             .collect();
         for (path, file) in &set.files {
+            let is_changed = changed.contains(path.as_path());
             let check_of_changed = |check: &super::Sourced<AgentCheck>| {
                 services.contains(&NameKey::new(&check.record.service_id))
             };
-            let concerned = start
-                || changed.contains(path.as_path())
-                || file.checks.iter().any(check_of_changed);
-            if concerned {
-                self.local.push(OwnedRecords {
-                    file: text(path),
-                    services: file.services.iter().map(|s| s.record.clone()).collect(),
-                    checks: file.checks.iter().map(|c| c.record.clone()).collect(),
+            if kept.is_none() && !is_changed && !file.checks.iter().any(check_of_changed) {
+                continue;
+            }
+            let mut records = OwnedRecords {
+                file: text(path),
+                services: file.services.iter().map(|s| s.record.clone()).collect(),
+                checks: file.checks.iter().map(|c| c.record.clone()).collect(),
+            };
+            if let Some(kept) = kept
+                && !is_changed
+            {
+                let stands = |ids: &BTreeSet<NameKey>, id: &str| ids.contains(&NameKey::new(id));
+                records
+                    .services
+                    .retain(|service| !stands(&kept.services, service.effective_id()));
+                records.checks.retain(|check| {
+                    let id = match check.given_id() {
+                        "" => &check.name,
+                        given => given,
+                    };
+                    !stands(&kept.checks, id)
                 });
             }
+            self.local.push(records);
         }
     }
 

@@ -30,7 +30,8 @@ mod tests;
 use std::path::PathBuf;
 
 pub use apply::{
-    ApplyReport, FileTargets, LocalRecords, OwnedRecords, RefusedRecord, apply, check_together,
+    ApplyReport, FileTargets, KeptRecords, LocalRecords, OwnedRecords, RefusedRecord, apply,
+    check_together,
 };
 pub use problem::{FileProblem, FileProblems, ShownPath};
 pub use read::{check_datacenter, check_node_name};

@@ -52,6 +52,7 @@ impl From<AgentError> for HttpError {
                 Self::not_found(error.to_string())
             }
             AgentError::NotTtl(_) => Self::bad_request(error.to_string()),
+            AgentError::Unkept(_) => Self::internal(error.to_string()),
         }
     }
 }
@@ -178,7 +179,7 @@ async fn register(State(state): Shared, params: Params, body: Body) -> Result<Re
         }
         Ok(Written {
             warnings,
-            ..confirmed(&state)
+            ..confirmed(&state)?
         })
     })
     .await?;
@@ -204,8 +205,10 @@ fn may_register(
     }
 }
 
-fn confirmed(state: &HttpState) -> Written {
-    Written::done(serde_json::Value::Null, index(state))
+/// The answer to a change of the agent's records, given when it is kept.
+fn confirmed(state: &HttpState) -> Result<Written, HttpError> {
+    state.agent().settle()?;
+    Ok(Written::done(serde_json::Value::Null, index(state)))
 }
 
 async fn deregister(
@@ -219,7 +222,7 @@ async fn deregister(
             rights.require(Access::Write(service_of(&present)))?;
         }
         state.agent().deregister(&id)?;
-        Ok(confirmed(&state))
+        confirmed(&state)
     })
     .await?;
     written.response(params.writer())
@@ -260,7 +263,7 @@ async fn register_check(
             .map_err(|problems| HttpError::of_record(&problems))?;
         Ok(Written {
             warnings,
-            ..confirmed(&state)
+            ..confirmed(&state)?
         })
     })
     .await?;
@@ -305,7 +308,7 @@ async fn deregister_check(
     let written = off_thread(move || {
         may_write_check(&state, &rights, &id)?;
         state.agent().deregister_check(&id)?;
-        Ok(confirmed(&state))
+        confirmed(&state)
     })
     .await?;
     written.response(params.writer())
@@ -346,7 +349,7 @@ async fn set_status(
     let written = off_thread(move || {
         may_write_check(&state, &rights, &id)?;
         state.agent().update_check(&id, status, &note)?;
-        Ok(confirmed(&state))
+        confirmed(&state)
     })
     .await?;
     written.response(params.writer())
@@ -380,7 +383,7 @@ async fn update(
         state.agent().update_check(&id, status, output)?;
         Ok(Written {
             warnings,
-            ..confirmed(&state)
+            ..confirmed(&state)?
         })
     })
     .await?;

@@ -53,6 +53,15 @@ pub trait Agent: Send + Sync + Debug + 'static {
     /// # Errors
     /// There is no such check, or it isn't a TTL check.
     fn update_check(&self, id: &str, status: CheckStatus, output: &str) -> Result<(), AgentError>;
+
+    /// Waits until the changes that were made before are kept, so that they may be answered for. An agent that keeps
+    /// nothing doesn't wait.
+    ///
+    /// # Errors
+    /// They aren't kept, and why.
+    fn settle(&self) -> Result<(), AgentError> {
+        Ok(())
+    }
 }
 
 /// Why the agent can't do something to a service or check that exists, or not.
@@ -67,4 +76,7 @@ pub enum AgentError {
     /// The check finds out by itself.
     #[error("the check {0:?} is not a TTL check: its state can't be told")]
     NotTtl(String),
+    /// A change is in effect, but would be lost with a crash.
+    #[error("the change is not kept yet, and will be tried again: {0}")]
+    Unkept(String),
 }

@@ -4,6 +4,7 @@
 //! connection would have to be closed, and a client that still sends might never see the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body as Stream, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, Request, State};
@@ -19,6 +20,9 @@ use crate::model::Problems;
 
 /// How much of a body that is too large is read and thrown away, so that the client comes to read the answer.
 const MOST_DISCARDED: usize = 16 * 1024 * 1024;
+
+/// How long it may take to throw a body away.
+const DISCARD_TIME: Duration = Duration::from_secs(1);
 
 /// The body of a request, within the limit of [`HttpConfig::max_body`](super::HttpConfig::max_body).
 #[derive(Debug)]
@@ -53,6 +57,13 @@ pub(super) async fn receive(
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response
+}
+
+/// Reads and throws away a little of a body that nobody wants, so that a client which sends first comes to read the answer.
+pub(super) async fn discard(body: Stream) {
+    let reading = collect(body, 0, true);
+    // Whatever became of it: the request has been refused, and the connection will be closed.
+    let _ = tokio::time::timeout(DISCARD_TIME, reading).await;
 }
 
 /// The whole body, or what is wrong with it.

@@ -1,11 +1,12 @@
 //! The agent's local state, as the HTTP API needs it.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use triomphe::Arc;
 
 use super::agent_api::{Agent, AgentError};
-use crate::config_source::{LocalState, Origin, UnknownId};
+use crate::config_source::{LocalState, LocalSync, Origin, UnknownId};
 use crate::model::{
     AgentCheck, CheckStatus, HealthCheck, Problems, ServiceDefinition, ServiceInstance,
 };
@@ -21,7 +22,11 @@ pub trait Heartbeats: Send + Sync + fmt::Debug + 'static {
 pub struct LocalAgent {
     state: std::sync::Arc<LocalState>,
     checks: Option<std::sync::Arc<dyn Heartbeats>>,
+    keeper: Option<std::sync::Arc<LocalSync>>,
 }
+
+/// How long a change may take to be kept.
+const KEEPING: Duration = Duration::from_secs(30);
 
 impl LocalAgent {
     /// An agent whose checks are run by `checks`. Without, what is reported of a TTL check stays.
@@ -30,7 +35,18 @@ impl LocalAgent {
         state: std::sync::Arc<LocalState>,
         checks: Option<std::sync::Arc<dyn Heartbeats>>,
     ) -> Self {
-        Self { state, checks }
+        Self {
+            state,
+            checks,
+            keeper: None,
+        }
+    }
+
+    /// Changes are answered for when `keeper` has brought them into a store that keeps them.
+    #[must_use]
+    pub fn kept_by(mut self, keeper: std::sync::Arc<LocalSync>) -> Self {
+        self.keeper = Some(keeper);
+        self
     }
 }
 
@@ -91,6 +107,17 @@ impl Agent for LocalAgent {
             self.state.set_check(&check.check_id, status, output)?;
         }
         Ok(())
+    }
+
+    fn settle(&self) -> Result<(), AgentError> {
+        let Some(keeper) = &self.keeper else {
+            return Ok(());
+        };
+        let unkept = |why: String| AgentError::Unkept(why);
+        let synced = keeper
+            .flush(Instant::now() + KEEPING)
+            .map_err(|error| unkept(error.to_string()))?;
+        synced.unkept.map_or(Ok(()), |why| Err(unkept(why)))
     }
 }
 

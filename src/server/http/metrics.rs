@@ -286,6 +286,11 @@ impl Collector for Ads {
         )?;
         for (name, help, counter) in [
             ("opened", "xDS streams opened", &ads.streams_opened),
+            (
+                "refused",
+                "xDS streams turned away for a limit",
+                &ads.streams_refused,
+            ),
             ("closed", "xDS streams ended", &ads.streams_closed),
             (
                 "drained",

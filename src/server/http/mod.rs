@@ -15,6 +15,7 @@
 //! changes.
 
 mod access;
+mod admission;
 mod agent;
 mod agent_api;
 mod answer;
@@ -27,6 +28,7 @@ mod connect;
 mod dump;
 mod error;
 mod health;
+mod intentions;
 mod json;
 mod local_agent;
 mod metrics;
@@ -59,9 +61,11 @@ pub use local_agent::{Heartbeats, LocalAgent};
 pub use serve::serve;
 
 use crate::embedded::Embedded;
+use crate::server::Rate;
 use crate::server::access::Authorizer;
 use crate::server::ads::{AdsService, StreamStatus};
 use crate::store::Store;
+use admission::Admission;
 use metrics::Metrics;
 use params::Params;
 
@@ -70,6 +74,13 @@ use params::Params;
 pub struct HttpConfig {
     /// Most bytes of a request's body. Default 4 MiB.
     pub max_body: usize,
+    /// Most requests that are answered at a time, those that wait for a change included; more are refused with 429. Default
+    /// 10,000.
+    pub max_requests: usize,
+    /// How many requests are taken; more are refused with 429. Default any.
+    pub max_request_rate: Option<Rate>,
+    /// How many requests that may write are taken. Default any.
+    pub max_write_rate: Option<Rate>,
     /// How long the body of a request may take to arrive. Default 30 s.
     pub body_timeout: Duration,
     /// How long a blocking read waits that doesn't say. Default 5 minutes.
@@ -78,6 +89,8 @@ pub struct HttpConfig {
     pub max_wait: Duration,
     /// How long a stopping server waits for requests to end. Default 5 seconds.
     pub stop_grace: Duration,
+    /// Whether calls are allowed that no intention speaks of, for `/v1/connect/intentions/check`. Default true.
+    pub intention_default_allow: bool,
     /// The address that others reach this agent at, for display. Default 127.0.0.1.
     pub advertise_address: SmolStr,
     /// The port of the xDS server without TLS, for `/v1/agent/self`. Default none.
@@ -92,10 +105,14 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             max_body: 4 * 1024 * 1024,
+            max_requests: 10_000,
+            max_request_rate: None,
+            max_write_rate: None,
             body_timeout: Duration::from_secs(30),
             default_wait: Duration::from_secs(300),
             max_wait: Duration::from_secs(600),
             stop_grace: Duration::from_secs(5),
+            intention_default_allow: true,
             advertise_address: SmolStr::new_static("127.0.0.1"),
             xds_plaintext_port: None,
             xds_tls_port: None,
@@ -132,6 +149,7 @@ pub struct HttpState {
     ads: Option<AdsService>,
     authorizer: Arc<dyn Authorizer>,
     metrics: Metrics,
+    admission: Admission,
     stopping: watch::Sender<bool>,
     random: foldhash::fast::RandomState,
     drawn: AtomicU64,
@@ -160,7 +178,9 @@ impl HttpState {
             registry,
         } = parts;
         let metrics = Metrics::new(registry, &embedded, ads.clone());
+        let admission = Admission::new(&config, embedded.manager.clock().monotonic());
         Arc::new(Self {
+            admission,
             config,
             embedded,
             node,
@@ -271,6 +291,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .merge(health::routes())
         .merge(config::routes())
         .merge(connect::routes())
+        .merge(intentions::routes())
         .merge(chain::routes())
         .merge(agent::routes())
         .merge(proxycfg::routes())
@@ -280,6 +301,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), body::receive))
         .layer(from_fn_with_state(state.clone(), access::check))
+        .layer(from_fn_with_state(state.clone(), admission::admit))
         .layer(from_fn_with_state(state.clone(), metrics::count))
         .with_state(state.clone())
 }
@@ -308,7 +330,7 @@ fn address(state: &HttpState) -> String {
 async fn unknown(request: Request) -> HttpError {
     HttpError::not_found(format!(
         "there is no endpoint {}; this control plane has /v1/status, /v1/catalog, /v1/health, /v1/agent, /v1/config, \
-         /v1/connect/ca, /v1/discovery-chain, /v1/proxycfg and /metrics",
+         /v1/connect/ca, /v1/connect/intentions, /v1/discovery-chain, /v1/proxycfg and /metrics",
         request.uri().path()
     ))
 }

@@ -97,6 +97,7 @@ fn stream(stream: &StreamStatus) -> Value {
     let version = stream.node.as_ref().and_then(|node| node.envoy_version);
     json!({
         "ID": stream.id,
+        "Protocol": stream.protocol.name(),
         "Peer": stream.peer.map(|peer| peer.to_string()).unwrap_or_default(),
         "Phase": match stream.phase {
             StreamPhase::WaitingForNode => "waiting for its first request",
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
     use crate::model::{ProxyId, ProxySource};
     use crate::proxy::Issue;
-    use crate::server::ads::{ClientNode, EnvoyVersion, Quarantined};
+    use crate::server::ads::{ClientNode, EnvoyVersion, Protocol, Quarantined};
     use crate::xds::ResourceType;
 
     fn node(id: &str, on: Option<&str>) -> ClientNode {
@@ -148,6 +149,7 @@ mod tests {
     fn asks(number: u64, id: &str, on: Option<&str>) -> StreamStatus {
         StreamStatus {
             id: number,
+            protocol: Protocol::StateOfTheWorld,
             peer: Some(([127, 0, 0, 1], 4000).into()),
             node: Some(node(id, on)),
             phase: StreamPhase::Running,
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!(
             stream(&asks(1, "web-proxy", None)),
             json!({
-                "ID": 1, "Peer": "127.0.0.1:4000", "Phase": "running", "EnvoyVersion": "1.34.1", "Index": 7,
+                "ID": 1, "Protocol": "sotw", "Peer": "127.0.0.1:4000", "Phase": "running", "EnvoyVersion": "1.34.1", "Index": 7,
                 "Types": [{
                     "Type": "cluster", "Wildcard": true, "Names": 0, "Held": 3, "WaitingForAnswer": false,
                     "AckedIndex": 6, "LastRefusal": "no good",

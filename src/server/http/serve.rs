@@ -7,14 +7,16 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use super::{HttpState, router};
+use crate::server::tls::{HttpConnections, Protocol, ServerTls, incoming};
 
-/// Serves the API until `shutdown` ends. Waiting reads then end with the answer they have, and connections are given
+/// Serves the API, encrypted if `tls` is given, until `shutdown` ends. Waiting reads then end with the answer they have, and connections are given
 /// [`HttpConfig::stop_grace`](super::HttpConfig::stop_grace) to close.
 ///
 /// # Errors
 /// The listener fails.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
     state: Arc<HttpState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
@@ -30,8 +32,10 @@ pub async fn serve(
         tokio::time::sleep(state.config().stop_grace).await;
     };
     let app = router(&state);
+    let address = listener.local_addr()?;
+    let connections = HttpConnections::new(incoming(listener, tls, Protocol::Http), address);
     tokio::select! {
-        served = axum::serve(listener, app).with_graceful_shutdown(signal) => served,
+        served = axum::serve(connections, app).with_graceful_shutdown(signal) => served,
         () = overdue => {
             tracing::warn!("HTTP connections are closed that didn't end in time");
             Ok(())

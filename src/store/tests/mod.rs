@@ -1,8 +1,9 @@
 //! Tests by rule; the ids are those of the specification's tests.
 
 mod config;
+mod groups;
 mod health;
-mod histories;
+pub(super) mod histories;
 mod index;
 mod scale;
 mod waits;

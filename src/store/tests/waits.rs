@@ -258,10 +258,7 @@ struct Disk {
 impl Disk {
     fn fail(&self) -> Result<(), BackendError> {
         if *self.fail.lock() {
-            return Err(BackendError {
-                doing: "kept",
-                cause: "disk full".into(),
-            });
+            return Err(BackendError::new("kept", "disk full"));
         }
         Ok(())
     }
@@ -272,13 +269,16 @@ impl Backend for Disk {
         Ok(Some(self.image.lock().clone()))
     }
 
-    fn persist(&mut self, commit: &CommitRecord) -> Result<(), BackendError> {
+    fn persist(&mut self, commits: &[CommitRecord]) -> Result<(), BackendError> {
         self.fail()?;
         let mut image = self.image.lock();
-        image.index = commit.index;
-        for (key, row) in &commit.rows {
-            image.rows.retain(|row| row.key() != *key);
-            image.rows.extend(row.clone());
+        for commit in commits {
+            assert_eq!(commit.index, image.index + 1, "commits come in order");
+            image.index = commit.index;
+            for (key, row) in &commit.rows {
+                image.rows.retain(|row| row.key() != *key);
+                image.rows.extend(row.clone());
+            }
         }
         image.rows.sort_by_key(crate::store::AnyRow::key);
         Ok(())

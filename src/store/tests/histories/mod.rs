@@ -164,7 +164,7 @@ fn an_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn a_history() -> impl Strategy<Value = Vec<Vec<Op>>> {
+pub(in crate::store) fn a_history() -> impl Strategy<Value = Vec<Vec<Op>>> {
     let transaction = prop_oneof![
         3 => an_op().prop_map(|op| vec![op]),
         1 => proptest::collection::vec(an_op(), 2..5),

@@ -1,6 +1,6 @@
-//! The delta protocol of one stream, without any I/O: requests and resources in, responses out.
+//! One stream of either form, without any I/O: requests and resources in, responses out.
 //!
-//! [`DeltaStream`] holds one [`Delivery`] per type and knows the order of the send pass (xds.md 1.6):
+//! [`AdsStream`] holds one [`Delivery`] per type and knows the order of the send pass (xds.md 1.6):
 //!
 //! | step | type | changes | waits for |
 //! |---|---|---|---|
@@ -19,14 +19,18 @@
 //! to the client still replaces. An aggregate cluster that takes the place of a cluster in use goes after its members have
 //! their endpoints: Envoy puts it in place at once, and would find no member ready. At most one response of a type is on its way, which bounds what a stream can cost.
 //! Sending a cluster or listener has its endpoints or routes sent again, because Envoy forgets them (xds.md 1.8).
+//!
+//! All this is the same for both forms ([`Protocol`]). In the state of the world a response of clusters or listeners holds
+//! everything: what is removed only in a later step stays in it, in its last accepted content, until then.
 
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use smol_str::{SmolStr, format_smolstr};
 use triomphe::Arc;
 
 use super::delivery::{Delivery, Verdict};
 use super::limits::AdsLimits;
 use super::plan::Kinds;
+use super::protocol::Protocol;
+use super::request::AdsRequest;
 use super::status::{Quarantined, TypeStatus};
 use crate::xds::{Resource, ResourceSet, ResourceType};
 
@@ -63,7 +67,7 @@ pub enum RequestError {
 pub enum RequestKind {
     /// Of a type that isn't served; it is ignored (decision X6).
     UnknownType,
-    /// It carries no nonce: names are subscribed to or unsubscribed from.
+    /// It answers no response: names are subscribed to or unsubscribed from.
     Subscription(ResourceType),
     /// Acknowledges the response on its way.
     Ack(ResourceType),
@@ -82,20 +86,21 @@ pub enum RequestKind {
 
 /// One response. It shares the resources' bytes; they are copied when the transport encodes it.
 #[derive(Debug, Clone)]
-pub struct DeltaResponse {
+pub struct AdsResponse {
     /// The type of all resources in it.
     pub kind: ResourceType,
     /// Counts the responses of the stream, as 8 hexadecimal digits.
     pub nonce: SmolStr,
-    /// New and changed resources, sorted by name.
+    /// What is in it, sorted by name: new and changed resources, or all that the client is to have.
     pub resources: Vec<Arc<Resource>>,
-    /// Names of resources that are gone, sorted.
+    /// Names of resources that are gone, sorted. In the state of the world they are just not in it any more.
     pub removed: Vec<SmolStr>,
 }
 
-/// The state of one delta stream. Not thread-safe by itself, and never blocks.
+/// The state of one stream. Not thread-safe by itself, and never blocks.
 #[derive(Debug)]
-pub struct DeltaStream {
+pub struct AdsStream {
+    protocol: Protocol,
     limits: AdsLimits,
     resources: Option<ResourceSet>,
     types: [Delivery; ResourceType::COUNT],
@@ -139,34 +144,42 @@ impl Step {
     }
 }
 
-impl DeltaStream {
+impl AdsStream {
     /// A stream that has seen nothing yet.
     #[must_use]
-    pub fn new(limits: AdsLimits) -> Self {
+    pub fn new(protocol: Protocol, limits: AdsLimits) -> Self {
         Self {
+            protocol,
             limits,
             resources: None,
-            types: ResourceType::ALL.map(Delivery::new),
+            types: ResourceType::ALL.map(|kind| Delivery::new(protocol, kind)),
             responses: 0,
         }
+    }
+
+    /// The form of its messages.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     /// Takes a request (xds.md 1.5). Who the client is, is not looked at here.
     ///
     /// # Errors
     /// If the request can't be understood or is over a limit; it has changed nothing then, and the stream should end.
-    pub fn on_request(
+    pub fn on_request<'a>(
         &mut self,
-        request: &DeltaDiscoveryRequest,
+        request: impl Into<AdsRequest<'a>>,
     ) -> Result<RequestKind, RequestError> {
+        let request = request.into();
         if request.type_url.is_empty() {
             return Err(RequestError::NoTypeUrl);
         }
-        let Some(kind) = ResourceType::from_url(&request.type_url) else {
+        let Some(kind) = ResourceType::from_url(request.type_url) else {
             return Ok(RequestKind::UnknownType);
         };
         let first = !self.delivery(kind).registered();
-        let verdict = self.types[kind.slot()].request(request, &self.limits)?;
+        let verdict = self.types[kind.slot()].request(&request, &self.limits)?;
         if first {
             self.forget_children_on_their_way(kind);
         }
@@ -205,7 +218,7 @@ impl DeltaStream {
     /// The next response that may be sent now: one step of the send pass. `None` until the next request or resources.
     ///
     /// What is returned counts as sent.
-    pub fn next_response(&mut self) -> Option<DeltaResponse> {
+    pub fn next_response(&mut self) -> Option<AdsResponse> {
         let resources = self.resources.clone()?;
         for step in &PASS {
             if step
@@ -254,20 +267,20 @@ impl DeltaStream {
         kind: ResourceType,
         kinds: Kinds,
         resources: &ResourceSet,
-    ) -> Option<DeltaResponse> {
+    ) -> Option<AdsResponse> {
         let batch = self.delivery_mut(kind).next(resources, kinds)?;
         self.responses += 1;
         let nonce = format_smolstr!("{:08x}", self.responses);
-        self.delivery_mut(kind).sent(nonce.clone(), &batch);
+        let written = self.delivery_mut(kind).sent(nonce.clone(), &batch);
         if let Some(child) = kind.child() {
             for name in self.delivery(kind).forgotten_children() {
                 self.delivery_mut(child).mark_resend(&name);
             }
         }
-        Some(DeltaResponse {
+        Some(AdsResponse {
             kind,
             nonce,
-            resources: batch.upserts,
+            resources: written,
             removed: batch.removals,
         })
     }
@@ -329,5 +342,5 @@ impl DeltaStream {
 mod tests;
 
 #[cfg(test)]
-#[path = "delta_property_tests.rs"]
+#[path = "stream_property_tests.rs"]
 mod property_tests;

@@ -1,19 +1,20 @@
-//! Random histories between a [`DeltaStream`] and a simulated Envoy.
+//! Random histories between an [`AdsStream`] and a simulated Envoy, in both forms.
 //!
 //! The simulated client behaves as an Envoy does: it forgets the endpoints (routes) of a cluster (listener) that it is
 //! sent, refuses bad content, takes the rest of such a response or nothing of it, and reconnects with what it holds.
 //! Messages of both directions lie in queues, so that they cross. When both queues have run empty the client must hold
-//! exactly the current resources that it asks for, except those whose content it refuses.
+//! exactly the current resources that it asks for, except those whose content it refuses. In the state of the world a
+//! client that isn't told that endpoints are gone may hold them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use envoy_types::pb::google::rpc;
 use proptest::prelude::*;
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{DeltaResponse, DeltaStream};
-use crate::server::ads::AdsLimits;
+use super::{AdsResponse, AdsStream};
+use crate::server::ads::{AdsLimits, Protocol};
 use crate::xds::ResourceType::{Cluster, Endpoint, Listener, Route, Secret};
 use crate::xds::{Resource, ResourceSet, ResourceType};
 
@@ -60,7 +61,15 @@ fn op() -> impl Strategy<Value = Op> {
 struct Held {
     asked: bool,
     wildcard: bool,
+    /// Whether a complete list has named anything.
+    named: bool,
     names: BTreeSet<SmolStr>,
+    /// The nonce of the last response.
+    nonce: SmolStr,
+    /// Whether it has ever accepted a response, and whether on this stream; and whether it came here with something.
+    accepted: bool,
+    confirmed: bool,
+    resumed: bool,
     versions: BTreeMap<SmolStr, SmolStr>,
 }
 
@@ -75,20 +84,38 @@ impl Held {
     }
 }
 
+/// A message to the server.
+#[derive(Debug)]
+enum Message {
+    Delta(DeltaDiscoveryRequest),
+    /// And whether it answers a response.
+    World(DiscoveryRequest, bool),
+}
+
+/// A message to the client.
+#[derive(Debug)]
+struct Sent {
+    response: AdsResponse,
+    changes: usize,
+}
+
 #[derive(Debug)]
 struct Simulation {
+    protocol: Protocol,
     /// Whether the client takes the good part of a response that it refuses.
     partial: bool,
     contents: BTreeMap<(ResourceType, SmolStr), u8>,
     set: Option<ResourceSet>,
-    stream: DeltaStream,
-    to_server: VecDeque<DeltaDiscoveryRequest>,
-    to_client: VecDeque<DeltaResponse>,
+    stream: AdsStream,
+    to_server: VecDeque<Message>,
+    to_client: VecDeque<Sent>,
     client: [Held; ResourceType::COUNT],
     // What the server has sent on this stream and not read an answer to.
     on_its_way: BTreeSet<ResourceType>,
     answered: BTreeSet<ResourceType>,
     refused_alone: BTreeSet<(ResourceType, SmolStr, SmolStr)>,
+    // What the client has acknowledged at some time on this stream.
+    accepted: BTreeSet<(ResourceType, SmolStr, SmolStr)>,
     sent: usize,
 }
 
@@ -97,18 +124,20 @@ fn name(number: u8) -> SmolStr {
 }
 
 impl Simulation {
-    fn new(partial: bool) -> Self {
+    fn new(protocol: Protocol, partial: bool) -> Self {
         Self {
+            protocol,
             partial,
             contents: BTreeMap::new(),
             set: None,
-            stream: DeltaStream::new(AdsLimits::default()),
+            stream: AdsStream::new(protocol, AdsLimits::default()),
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             client: Default::default(),
             on_its_way: BTreeSet::new(),
             answered: BTreeSet::new(),
             refused_alone: BTreeSet::new(),
+            accepted: BTreeSet::new(),
             sent: 0,
         }
     }
@@ -166,7 +195,12 @@ impl Simulation {
         self.stream.on_resources(set);
     }
 
+    fn world(&self) -> bool {
+        self.protocol == Protocol::StateOfTheWorld
+    }
+
     fn subscribe(&mut self, kind: ResourceType, names: &[SmolStr]) {
+        let world = self.world();
         let held = self.held(kind);
         if names.is_empty() {
             if held.asked {
@@ -175,6 +209,10 @@ impl Simulation {
             held.wildcard = kind.empty_means_all();
         }
         held.asked = true;
+        if world && !names.is_empty() && !std::mem::replace(&mut held.named, true) {
+            // A star that isn't written is gone with the first list that isn't empty.
+            held.wildcard = false;
+        }
         for name in names {
             if name == "*" {
                 held.wildcard = true;
@@ -182,16 +220,23 @@ impl Simulation {
                 held.names.insert(name.clone());
             }
         }
-        self.to_server.push_back(DeltaDiscoveryRequest {
-            type_url: kind.url().into(),
-            resource_names_subscribe: names.iter().map(ToString::to_string).collect(),
-            ..DeltaDiscoveryRequest::default()
-        });
+        if world {
+            held.drop_uncovered();
+            self.send_whole(kind, None);
+            return;
+        }
+        self.to_server
+            .push_back(Message::Delta(DeltaDiscoveryRequest {
+                type_url: kind.url().into(),
+                resource_names_subscribe: names.iter().map(ToString::to_string).collect(),
+                ..DeltaDiscoveryRequest::default()
+            }));
     }
 
     fn unsubscribe(&mut self, kind: ResourceType, names: &[SmolStr]) {
+        let world = self.world();
         let held = self.held(kind);
-        if !held.asked {
+        if !held.asked || (world && !held.named) {
             return;
         }
         for name in names {
@@ -202,22 +247,57 @@ impl Simulation {
             }
         }
         held.drop_uncovered();
-        self.to_server.push_back(DeltaDiscoveryRequest {
+        if world {
+            self.send_whole(kind, None);
+            return;
+        }
+        self.to_server
+            .push_back(Message::Delta(DeltaDiscoveryRequest {
+                type_url: kind.url().into(),
+                resource_names_unsubscribe: names.iter().map(ToString::to_string).collect(),
+                ..DeltaDiscoveryRequest::default()
+            }));
+    }
+
+    /// Sends the complete list; with a verdict (whether it is a refusal) on the last response, if it is an answer to it.
+    fn send_whole(&mut self, kind: ResourceType, refuses: Option<bool>) {
+        let held = self.held(kind);
+        let mut names: Vec<String> = held.names.iter().map(ToString::to_string).collect();
+        if held.wildcard && held.named {
+            names.push("*".into());
+        }
+        let request = DiscoveryRequest {
             type_url: kind.url().into(),
-            resource_names_unsubscribe: names.iter().map(ToString::to_string).collect(),
-            ..DeltaDiscoveryRequest::default()
-        });
+            resource_names: names,
+            version_info: if held.accepted {
+                "v".into()
+            } else {
+                String::new()
+            },
+            response_nonce: held.nonce.to_string(),
+            error_detail: refuses.unwrap_or_default().then(refusal),
+            ..DiscoveryRequest::default()
+        };
+        let message = Message::World(request, refuses.is_some());
+        self.to_server.push_back(message);
     }
 
     fn server_reads(&mut self) -> bool {
-        let Some(request) = self.to_server.pop_front() else {
-            return false;
+        let (kind, answers) = match self.to_server.pop_front() {
+            None => return false,
+            Some(Message::Delta(request)) => {
+                self.stream.on_request(&request).unwrap();
+                (request.type_url, !request.response_nonce.is_empty())
+            }
+            Some(Message::World(request, answers)) => {
+                self.stream.on_request(&request).unwrap();
+                (request.type_url, answers)
+            }
         };
-        if !request.response_nonce.is_empty() {
-            let kind = ResourceType::from_url(&request.type_url).unwrap();
+        if answers {
+            let kind = ResourceType::from_url(&kind).unwrap();
             self.on_its_way.remove(&kind);
         }
-        self.stream.on_request(&request).unwrap();
         true
     }
 
@@ -226,15 +306,17 @@ impl Simulation {
             return false;
         };
         self.sent += 1;
-        self.check_response(&response);
-        self.on_its_way.insert(response.kind);
-        self.answered.insert(response.kind);
-        self.to_client.push_back(response);
+        let kind = response.kind;
+        let changes = self.stream.delivery(kind).changes_on_their_way();
+        self.check_response(&response, changes);
+        self.on_its_way.insert(kind);
+        self.answered.insert(kind);
+        self.to_client.push_back(Sent { response, changes });
         true
     }
 
     /// The rules of the send pass, and that what is sent is current.
-    fn check_response(&self, response: &DeltaResponse) {
+    fn check_response(&self, response: &AdsResponse, changes: usize) {
         let kind = response.kind;
         let set = self
             .set
@@ -249,7 +331,8 @@ impl Simulation {
             }
         };
         waits_for(&[kind]);
-        let (new, gone) = (!response.resources.is_empty(), !response.removed.is_empty());
+        let gone = !response.removed.is_empty();
+        let new = changes > response.removed.len();
         let first = !self.answered.contains(&kind);
         assert!(new || gone || first, "an empty response: {response:?}");
         if matches!(kind, Listener | Route) {
@@ -264,9 +347,13 @@ impl Simulation {
             }
         }
         for resource in &response.resources {
-            let current = set.get(kind, resource.name()).expect("a current resource");
-            assert_eq!(current.version(), resource.version());
             let refused = (kind, resource.name().clone(), resource.version().clone());
+            let current = set.get(kind, resource.name());
+            assert!(
+                current.is_some_and(|current| current.version() == resource.version())
+                    || (self.protocol.replaces_all(kind) && self.accepted.contains(&refused)),
+                "neither current nor accepted: {refused:?}"
+            );
             assert!(
                 !self.refused_alone.contains(&refused),
                 "sent again: {refused:?}"
@@ -278,65 +365,105 @@ impl Simulation {
     }
 
     fn client_reads(&mut self) -> bool {
-        let Some(response) = self.to_client.pop_front() else {
+        let Some(Sent { response, changes }) = self.to_client.pop_front() else {
             return false;
         };
         let kind = response.kind;
         let bad = |resource: &Resource| resource.bytes().as_ref() == [BAD];
-        let covered = |held: &Held, name: &str| held.covers(name);
         let held = self.client[kind.slot()].clone();
+        self.held(kind).nonce = response.nonce.clone();
         let refuses = response
             .resources
             .iter()
-            .any(|resource| bad(resource) && covered(&held, resource.name()));
+            .any(|resource| bad(resource) && held.covers(resource.name()));
+        let takes = self.partial || !refuses;
+        if !refuses {
+            let held = self.held(kind);
+            (held.accepted, held.confirmed) = (true, true);
+        }
         for resource in &response.resources {
             let (name, version) = (resource.name().clone(), resource.version().clone());
-            if !covered(&held, &name) {
+            if !held.covers(&name) {
                 continue;
             }
+            let key = (kind, name.clone(), version.clone());
             if bad(resource) {
-                if response.resources.len() + response.removed.len() == 1 {
-                    self.refused_alone.insert((kind, name, version));
+                if changes == 1 && (held.confirmed || !held.resumed) {
+                    self.refused_alone.insert(key);
                 }
-            } else if self.partial || !refuses {
+                continue;
+            }
+            if !refuses {
+                self.accepted.insert(key);
+            }
+            // Where everything is said each time, a client sees what it has already.
+            let known =
+                self.protocol.replaces_all(kind) && held.versions.get(&name) == Some(&version);
+            if takes && !known {
                 self.held(kind).versions.insert(name, version);
-                if let Some(child) = kind.child() {
-                    for name in resource.children() {
-                        self.held(child).versions.remove(name);
-                    }
-                }
+                self.drop_children(resource);
             }
         }
-        if self.partial || !refuses {
+        if takes && self.protocol.replaces_all(kind) {
+            let listed: BTreeSet<&SmolStr> = response.resources.iter().map(|r| r.name()).collect();
+            let versions = &mut self.held(kind).versions;
+            versions.retain(|name, _| listed.contains(name));
+        } else if takes && !self.world() {
             for name in &response.removed {
                 self.held(kind).versions.remove(name);
             }
         }
-        self.to_server.push_back(DeltaDiscoveryRequest {
-            type_url: kind.url().into(),
-            response_nonce: response.nonce.to_string(),
-            error_detail: refuses.then(|| rpc::Status {
-                message: "bad".into(),
-                ..rpc::Status::default()
-            }),
-            ..DeltaDiscoveryRequest::default()
-        });
+        if self.world() {
+            self.send_whole(kind, Some(refuses));
+            return true;
+        }
+        self.to_server
+            .push_back(Message::Delta(DeltaDiscoveryRequest {
+                type_url: kind.url().into(),
+                response_nonce: response.nonce.to_string(),
+                error_detail: refuses.then(refusal),
+                ..DeltaDiscoveryRequest::default()
+            }));
         true
     }
 
+    fn drop_children(&mut self, parent: &Resource) {
+        if let Some(child) = parent.kind().child() {
+            for name in parent.children() {
+                self.held(child).versions.remove(name);
+            }
+        }
+    }
+
     fn reconnect(&mut self) {
-        self.stream = DeltaStream::new(AdsLimits::default());
+        self.stream = AdsStream::new(self.protocol, AdsLimits::default());
         self.to_server.clear();
         self.to_client.clear();
         self.on_its_way.clear();
         self.answered.clear();
         self.refused_alone.clear();
+        self.accepted.clear();
         if let Some(set) = &self.set {
             self.stream.on_resources(set.clone());
         }
         for kind in ResourceType::ALL {
             let held = self.held(kind).clone();
             if !held.asked {
+                continue;
+            }
+            let now = self.held(kind);
+            now.nonce = SmolStr::default();
+            (now.resumed, now.confirmed) = (now.accepted, false);
+            if self.world() {
+                let nothing = held.names.is_empty() && !held.wildcard;
+                let named = held.named && !nothing;
+                self.held(kind).named = named;
+                if nothing && kind.empty_means_all() {
+                    // As below.
+                    self.held(kind).asked = false;
+                } else {
+                    self.send_whole(kind, None);
+                }
                 continue;
             }
             let mut names: Vec<String> = held.names.iter().map(ToString::to_string).collect();
@@ -350,14 +477,15 @@ impl Simulation {
                 continue;
             }
             let versions = held.versions.iter();
-            self.to_server.push_back(DeltaDiscoveryRequest {
-                type_url: kind.url().into(),
-                resource_names_subscribe: names,
-                initial_resource_versions: versions
-                    .map(|(name, version)| (name.to_string(), version.to_string()))
-                    .collect(),
-                ..DeltaDiscoveryRequest::default()
-            });
+            self.to_server
+                .push_back(Message::Delta(DeltaDiscoveryRequest {
+                    type_url: kind.url().into(),
+                    resource_names_subscribe: names,
+                    initial_resource_versions: versions
+                        .map(|(name, version)| (name.to_string(), version.to_string()))
+                        .collect(),
+                    ..DeltaDiscoveryRequest::default()
+                }));
         }
     }
 
@@ -380,6 +508,11 @@ impl Simulation {
                 continue;
             }
             assert!(self.answered.contains(&kind), "{kind} was never answered");
+            let blind = self.protocol.replaces_all(kind) && held.resumed && !held.confirmed;
+            if blind && !self.partial {
+                // It takes nothing of a response with something bad in it.
+                continue;
+            }
             for number in 0..4 {
                 let name = name(number);
                 let holds = held.versions.get(&name);
@@ -387,6 +520,8 @@ impl Simulation {
                     Some(current) if current.bytes().as_ref() == [BAD] => {
                         assert_ne!(holds, Some(current.version()), "{kind} {name}");
                     }
+                    // It can't be told.
+                    None if !self.protocol.announces_removals(kind) => {}
                     current => {
                         let expected = current.map(|current| current.version());
                         assert_eq!(holds, expected, "{kind} {name}");
@@ -404,6 +539,13 @@ impl Simulation {
     }
 }
 
+fn refusal() -> rpc::Status {
+    rpc::Status {
+        message: "bad".into(),
+        ..rpc::Status::default()
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -413,20 +555,22 @@ proptest! {
         ops in prop::collection::vec(op(), 1..80),
         more in prop::collection::vec(op(), 0..20),
     ) {
-        let mut simulation = Simulation::new(partial);
-        for part in [ops, more] {
-            for op in part {
-                simulation.apply(op);
+        for protocol in Protocol::ALL {
+            let mut simulation = Simulation::new(protocol, partial);
+            for part in [&ops, &more] {
+                for op in part {
+                    simulation.apply(op.clone());
+                }
+                simulation.settle();
+                simulation.check_settled();
+            }
+            // Nothing happened since: nothing is sent, not even after an equal set.
+            let sent = simulation.sent;
+            if simulation.set.is_some() {
+                simulation.publish(Vec::new());
             }
             simulation.settle();
-            simulation.check_settled();
+            prop_assert_eq!(simulation.sent, sent);
         }
-        // Nothing happened since: nothing is sent, not even after an equal set.
-        let sent = simulation.sent;
-        if simulation.set.is_some() {
-            simulation.publish(Vec::new());
-        }
-        simulation.settle();
-        prop_assert_eq!(simulation.sent, sent);
     }
 }

@@ -1,0 +1,257 @@
+//! `serve`: what it takes on, by its options.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
+use proxycfg::xds::ResourceType;
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use super::world::{DEADLINE, Server, folder, run, until};
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// A stream of a proxy on the node `n2`.
+struct Stream {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<DiscoveryResponse>,
+}
+
+impl Stream {
+    async fn open(server: SocketAddr, id: &str) -> Result<Self, Status> {
+        let endpoint = format!("http://{server}");
+        let mut client = AggregatedDiscoveryServiceClient::connect(endpoint)
+            .await
+            .unwrap();
+        let (requests, outgoing) = mpsc::channel(8);
+        let name = Value {
+            kind: Some(Kind::StringValue("n2".into())),
+        };
+        let first = DiscoveryRequest {
+            type_url: ResourceType::Cluster.url().into(),
+            node: Some(Node {
+                id: id.into(),
+                metadata: Some(Struct {
+                    fields: [("node_name".to_owned(), name)].into(),
+                }),
+                ..Node::default()
+            }),
+            ..DiscoveryRequest::default()
+        };
+        requests.send(first).await.unwrap();
+        let outgoing = ReceiverStream::new(outgoing);
+        let responses = client.stream_aggregated_resources(outgoing).await?;
+        Ok(Self {
+            requests,
+            responses: responses.into_inner(),
+        })
+    }
+
+    async fn next(&mut self) -> Result<Option<DiscoveryResponse>, Status> {
+        let next = tokio::time::timeout(DEADLINE, self.responses.message());
+        next.await.expect("an answer in time")
+    }
+
+    /// Opens a stream and waits for its clusters.
+    async fn served(server: SocketAddr, id: &str) -> Result<Self, Status> {
+        let mut stream = Self::open(server, id).await?;
+        let response = stream.next().await?.expect("a response");
+        assert_eq!(response.type_url, ResourceType::Cluster.url());
+        Ok(stream)
+    }
+
+    async fn ask(&self, kind: ResourceType, names: &[&str]) {
+        let request = DiscoveryRequest {
+            type_url: kind.url().into(),
+            resource_names: names.iter().map(ToString::to_string).collect(),
+            ..DiscoveryRequest::default()
+        };
+        self.requests.send(request).await.unwrap();
+    }
+}
+
+fn proxy(id: &str) -> serde_json::Value {
+    json!({
+        "Node": "n2", "Address": "127.0.0.1", "SkipNodeUpdate": false,
+        "Service": {
+            "Kind": "connect-proxy", "ID": id, "Service": "web-sidecar-proxy", "Port": 21000,
+            "Proxy": {"DestinationServiceName": "web"},
+        },
+    })
+}
+
+#[test]
+fn with_several_servers_each_takes_its_share_and_sheds_what_is_too_much() {
+    let there = folder(&[]);
+    let server = Server::start(there.path(), &["--servers", "4"]);
+    let ids = ["p1", "p2", "p3", "p4"];
+    for id in ids {
+        server.put("/v1/catalog/register", &proxy(id));
+    }
+    let limit = |max: usize| {
+        let line = format!("proxycfg_xds_sessions_max {max}");
+        until(&line, || {
+            server
+                .text("/metrics")
+                .lines()
+                .any(|l| l == line)
+                .then_some(())
+        });
+    };
+    // 4 / 4 and a tenth more, rounded up.
+    limit(2);
+    runtime().block_on(async {
+        let mut first = Stream::served(server.xds, "p1").await.unwrap();
+        let mut second = Stream::served(server.xds, "p2").await.unwrap();
+        let refused = Stream::served(server.xds, "p3").await.err().unwrap();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains("try another"), "{refused:?}");
+
+        // Fewer proxies, a smaller share: one of the two has to go, whichever it is.
+        for id in ["p3", "p4"] {
+            let gone = json!({"Node": "n2", "ServiceID": id});
+            server.put("/v1/catalog/deregister", &gone);
+        }
+        limit(1);
+        let drained = tokio::select! {
+            ended = first.next() => ended,
+            ended = second.next() => ended,
+        };
+        assert_eq!(drained.unwrap_err().code(), Code::ResourceExhausted);
+        let metrics = server.text("/metrics");
+        assert!(
+            metrics.contains("proxycfg_xds_streams_drained_total 1"),
+            "{metrics}"
+        );
+    });
+}
+
+#[test]
+fn without_a_number_of_servers_there_is_no_share() {
+    let there = folder(&[]);
+    let server = Server::start(there.path(), &[]);
+    server.put("/v1/catalog/register", &proxy("p1"));
+    let streams = runtime().block_on(async {
+        let mut streams = Vec::new();
+        for _ in 0..5 {
+            streams.push(Stream::served(server.xds, "p1").await.unwrap());
+        }
+        streams
+    });
+    assert!(
+        server
+            .text("/metrics")
+            .contains("proxycfg_xds_sessions_max 0")
+    );
+    assert_eq!(streams.len(), 5);
+}
+
+#[test]
+fn options_limit_what_is_taken_on() {
+    let there = folder(&[]);
+    let args = [
+        "--max-http-body=1000",
+        "--max-http-write-rate=1",
+        "--max-xds-names=3",
+        "--max-xds-streams=2",
+        "--max-xds-request=5000",
+        "--max-xds-request-rate=3",
+    ];
+    let server = Server::start(there.path(), &args);
+    server.put("/v1/catalog/register", &proxy("p1"));
+    let large = json!({"Kind": "service-defaults", "Name": "a", "Meta": {"a": "x".repeat(1000)}});
+    let (status, text) = server.try_put("/v1/config", &large);
+    assert_eq!(status, 413, "{text}");
+    let statuses = (0..20).map(|_| server.try_put("/v1/config", &json!({})).0);
+    assert!(statuses.collect::<Vec<_>>().contains(&429));
+
+    runtime().block_on(async {
+        let _other = Stream::served(server.xds, "p1").await.unwrap();
+        let ended = async |stream: &mut Stream| loop {
+            match stream.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("ended without a word"),
+                Err(status) => return status,
+            }
+        };
+        let again = async || loop {
+            // The place of the one before is given back a moment after its end.
+            match Stream::served(server.xds, "p1").await {
+                Ok(stream) => return stream,
+                Err(status) => assert_eq!(status.code(), Code::ResourceExhausted),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let mut stream = again().await;
+        let third = Stream::served(server.xds, "p1").await.err().unwrap();
+        assert_eq!(third.code(), Code::ResourceExhausted);
+        stream
+            .ask(ResourceType::Endpoint, &["a", "b", "c", "d"])
+            .await;
+        let status = ended(&mut stream).await;
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+
+        let mut stream = again().await;
+        stream
+            .ask(ResourceType::Endpoint, &[&"x".repeat(6_000)])
+            .await;
+        assert_eq!(ended(&mut stream).await.code(), Code::OutOfRange);
+
+        let mut stream = again().await;
+        for _ in 0..40 {
+            // Fails when the stream has ended meanwhile.
+            let request = DiscoveryRequest {
+                type_url: ResourceType::Route.url().into(),
+                ..DiscoveryRequest::default()
+            };
+            let _ = stream.requests.send(request).await;
+        }
+        assert_eq!(ended(&mut stream).await.code(), Code::ResourceExhausted);
+    });
+}
+
+#[test]
+fn bad_limits_are_refused_and_good_ones_explained() {
+    let there = folder(&[]);
+    for args in [
+        ["--servers", "0"],
+        ["--max-http-body", "0"],
+        ["--max-xds-streams", "many"],
+        ["--max-xds-request-rate", "-1"],
+    ] {
+        let ended = run(there.path(), &[&["serve"], &args[..]].concat());
+        assert_eq!(ended.code, 2, "{args:?}");
+        assert!(ended.err.contains(args[0]), "{}", ended.err);
+    }
+    let help = run(there.path(), &["serve", "--help"]).out;
+    for option in [
+        "--servers",
+        "--max-http-body",
+        "--max-http-requests",
+        "--max-http-request-rate",
+        "--max-http-write-rate",
+        "--max-xds-request",
+        "--max-xds-request-rate",
+        "--max-xds-names",
+        "--max-xds-streams",
+        "--max-xds-streams-per-connection",
+        "--max-xds-stream-rate",
+    ] {
+        assert!(help.contains(&format!("{option} <")), "{option}");
+    }
+    for told in ["413", "429", "ResourceExhausted", "4 MiB"] {
+        assert!(help.contains(told), "{told}");
+    }
+}
