@@ -1,18 +1,29 @@
 //! The sidecar kind (kinds.md 7, the parts for explicit upstreams).
 
+use std::sync::LazyLock;
+
 use smol_str::SmolStr;
 use triomphe::Arc;
 
-use crate::model::{CaRoots, Intention, IssuedCert, JwtProvider, MeshConfig, ProxyId};
+use crate::model::{
+    CaRoots, ExposedChecks, Intention, IssuedCert, JwtProvider, MeshConfig, ProxyId,
+};
 use crate::proxy::ProxySettings;
 use crate::proxy::registration::{self, Base, Registration};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::{Issue, Run, Slot};
 use crate::proxy::upstream::UpstreamState;
 use crate::snapshot::{
-    ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, PartRef, UpstreamEntry,
+    ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, Part, PartId, PartRef, UpstreamEntry,
 };
 use crate::source::{Answer, Query, QueryId};
+
+/// The checks of an instance, by its node and id.
+type ChecksSlot = Slot<(SmolStr, SmolStr), PartRef<ExposedChecks>>;
+
+/// One part for all sidecars that open no checks.
+static NO_CHECKS: LazyLock<PartRef<ExposedChecks>> =
+    LazyLock::new(|| Part::new(ExposedChecks::default()));
 
 /// The parts of a sidecar.
 #[derive(Debug, Default)]
@@ -23,6 +34,8 @@ pub(super) struct ConnectProxyState {
     intentions: Slot<SmolStr, PartRef<Vec<Intention>>>,
     mesh: Slot<(), PartRef<Option<MeshConfig>>>,
     jwt_providers: Slot<(), PartRef<Vec<Arc<JwtProvider>>>>,
+    /// Only where checks are opened: most sidecars open none.
+    exposed_checks: Option<Box<ChecksSlot>>,
     /// The plans that the upstream states are of.
     planned: Option<PartId>,
     upstreams: Vec<UpstreamState>,
@@ -79,6 +92,7 @@ impl ConnectProxyState {
                 Query::Intentions { service: s.clone() }
             });
         }
+        changed |= self.refresh_exposed_checks(id, run);
         let upstreams_changed = self.refresh_upstreams(shared, run);
         if upstreams_changed || self.entries.is_none() {
             self.entries = Some(
@@ -95,6 +109,33 @@ impl ConnectProxyState {
         let snapshot = self.snapshot(store_index)?;
         let same = last.is_some_and(|last| last.diff(&snapshot).is_empty());
         (!same).then_some(snapshot)
+    }
+
+    /// The application's own checks, if they are to be opened. No proxy waits for them: not every source knows them.
+    fn refresh_exposed_checks(&mut self, id: &ProxyId, run: &mut Run<'_>) -> bool {
+        let proxy = self.base.output().map(|base| &base.header.proxy);
+        let exposing = proxy
+            .filter(|proxy| proxy.expose.checks && !proxy.destination_service_id.is_empty())
+            .map(|proxy| {
+                let service = SmolStr::from(&proxy.destination_service_id);
+                (id.node.clone(), service)
+            });
+        let Some(exposing) = exposing else {
+            let had = self.exposed_checks.take().is_some();
+            run.rewired |= had;
+            return had;
+        };
+        let slot = self.exposed_checks.get_or_insert_default();
+        slot.refresh(exposing, false, run, |(node, service_id), _, asker| {
+            let query = Query::ExposedChecks {
+                node: node.clone(),
+                service_id: service_id.clone(),
+            };
+            match asker.ask(&query)? {
+                Answer::ExposedChecks(part) => Some(part),
+                _ => None,
+            }
+        })
     }
 
     /// Matches the upstream states to the plans of the registration (both sorted by id), then brings each up to date.
@@ -144,6 +185,12 @@ impl ConnectProxyState {
                 intentions: self.intentions.output()?.clone(),
                 mesh: self.mesh.output()?.clone(),
                 jwt_providers: self.jwt_providers.output()?.clone(),
+                exposed_checks: self
+                    .exposed_checks
+                    .as_ref()
+                    .and_then(|slot| slot.output())
+                    .unwrap_or(&NO_CHECKS)
+                    .clone(),
                 upstreams: self.entries.clone()?,
             }),
         })
@@ -160,6 +207,9 @@ impl ConnectProxyState {
         self.intentions.wants(into);
         self.mesh.wants(into);
         self.jwt_providers.wants(into);
+        if let Some(slot) = &self.exposed_checks {
+            slot.wants(into);
+        }
         for upstream in &self.upstreams {
             upstream.wants(into);
         }
@@ -172,6 +222,9 @@ impl ConnectProxyState {
         self.intentions.issues(into);
         self.mesh.issues(into);
         self.jwt_providers.issues(into);
+        if let Some(slot) = &self.exposed_checks {
+            slot.issues(into);
+        }
         for upstream in &self.upstreams {
             upstream.issues(into);
         }

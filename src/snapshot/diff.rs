@@ -23,6 +23,8 @@ pub enum SnapshotChange {
     Mesh,
     /// Token providers.
     JwtProviders,
+    /// The application's own checks that are opened.
+    ExposedChecks,
     /// An upstream that wasn't there.
     UpstreamAdded(UpstreamId),
     /// An upstream that is gone.
@@ -86,6 +88,9 @@ fn sidecar(
     }
     if old.jwt_providers.id() != new.jwt_providers.id() {
         changes.push(SnapshotChange::JwtProviders);
+    }
+    if old.exposed_checks.id() != new.exposed_checks.id() {
+        changes.push(SnapshotChange::ExposedChecks);
     }
     if !triomphe::Arc::ptr_eq(&old.upstreams, &new.upstreams) {
         upstreams(&old.upstreams, &new.upstreams, changes);

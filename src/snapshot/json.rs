@@ -58,7 +58,7 @@ fn header<M: SerializeMap>(header: &Header, map: &mut M) -> Result<(), M::Error>
     if let Some(locality) = &header.locality {
         map.serialize_entry("ServiceLocality", locality)?;
     }
-    map.serialize_entry("Proxy", &header.proxy)?;
+    map.serialize_entry("Proxy", &without_keys(&header.proxy))?;
     map.serialize_entry("Datacenter", &header.datacenter)?;
     map.serialize_entry("IntentionDefaultAllow", &header.intention_default_allow)
 }
@@ -69,11 +69,31 @@ impl Serialize for ConnectProxySnapshot {
         map.serialize_entry("Leaf", &Inner(&self.leaf))?;
         map.serialize_entry("Intentions", &Inner(&self.intentions))?;
         map.serialize_entry("MeshConfig", &Inner(&self.mesh))?;
-        let providers: Vec<_> = self.jwt_providers.iter().map(Inner).collect();
+        let providers = self.jwt_providers.iter();
+        let providers: Vec<_> = providers.map(|p| p.without_secrets()).collect();
         map.serialize_entry("JWTProviders", &providers)?;
+        map.serialize_entry("ExposedChecks", &self.exposed_checks.paths)?;
         map.serialize_entry("Upstreams", &Upstreams(&self.upstreams))?;
         map.end()
     }
+}
+
+/// A record whose free settings may hold whole resources, and in them private keys: such a setting isn't shown.
+fn without_keys<T: Serialize>(record: &T) -> serde_json::Value {
+    fn hide(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::String(text) if text.contains("PRIVATE KEY") => {
+                "<redacted>".clone_into(text);
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(hide),
+            serde_json::Value::Object(members) => members.values_mut().for_each(hide),
+            _ => {}
+        }
+    }
+    // As in `to_json`, this doesn't fail.
+    let mut shown = serde_json::to_value(record).unwrap_or_default();
+    hide(&mut shown);
+    shown
 }
 
 /// Upstreams as an object keyed by upstream id.
@@ -88,7 +108,7 @@ impl Serialize for Upstreams<'_> {
 impl Serialize for UpstreamEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("Definition", &self.definition.upstream)?;
+        map.serialize_entry("Definition", &without_keys(&self.definition.upstream))?;
         if let Some(target) = &self.target {
             map.serialize_entry("DiscoveryChain", &Inner(&target.chain))?;
             map.serialize_entry("Endpoints", &Targets(&target.endpoints))?;

@@ -16,8 +16,8 @@ use triomphe::Arc;
 
 use crate::model::chain::CompiledChain;
 use crate::model::{
-    CaRoots, Endpoint, Intention, IssuedCert, JwtProvider, Locality, MeshConfig, ProxyConfig,
-    ProxyId, ServiceKind, TaggedAddress, Upstream, UpstreamId,
+    CaRoots, Endpoint, ExposedChecks, Intention, IssuedCert, JwtProvider, Locality, MeshConfig,
+    ProxyConfig, ProxyId, ServiceKind, TaggedAddress, Upstream, UpstreamId,
 };
 
 pub use diff::{SnapshotChange, SnapshotDiff};
@@ -82,6 +82,8 @@ pub struct ConnectProxySnapshot {
     pub mesh: PartRef<Option<MeshConfig>>,
     /// Token providers by name, sorted.
     pub jwt_providers: PartRef<Vec<Arc<JwtProvider>>>,
+    /// What of the application's own checks is to be opened; empty unless `Expose.Checks` is set.
+    pub exposed_checks: PartRef<ExposedChecks>,
     /// What the application dials, sorted by id.
     pub upstreams: Arc<[UpstreamEntry]>,
 }

@@ -16,6 +16,7 @@ mod shared;
 mod upstreams;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use prost::Message;
 use smol_str::SmolStr;
@@ -50,7 +51,7 @@ pub struct Generated {
 }
 
 /// What the proxy's own resources were made from.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 struct Memory {
     settings: Option<(PartId, Arc<Settings>)>,
     roots: Option<Arc<Resource>>,
@@ -60,6 +61,13 @@ struct Memory {
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     /// Keeps shared entries in their caches.
     holds: Vec<shared::Hold>,
+}
+
+/// Leaves all out: settings may hold private keys (decision C1).
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
 }
 
 /// Resources that were made from the same parts.
@@ -167,7 +175,7 @@ impl Run<'_> {
         self.roots();
         self.leaf(sidecar);
         self.public_listener(&proxy, sidecar);
-        self.application(&proxy);
+        self.application(&proxy, sidecar);
         let upstreams = Upstreams::new(self, &proxy, sidecar);
         upstreams.add();
     }
@@ -218,8 +226,8 @@ impl Run<'_> {
     }
 
     /// The application's clusters and the exposed paths.
-    fn application(&mut self, proxy: &Proxy<'_>) {
-        let inputs = vec![self.snapshot.header.id()];
+    fn application(&mut self, proxy: &Proxy<'_>, sidecar: &ConnectProxySnapshot) {
+        let inputs = vec![self.snapshot.header.id(), sidecar.exposed_checks.id()];
         let old = self.old.and_then(|old| old.application.clone());
         let unit = reuse(old.as_ref(), &inputs).unwrap_or_else(|| {
             let mut unit = Unit {
@@ -244,7 +252,8 @@ impl Run<'_> {
                 }
             }
             unit.resources.extend(unit.local_app.clone());
-            let (listeners, clusters, problems) = sidecar::exposed_paths(proxy);
+            let (listeners, clusters, problems) =
+                sidecar::exposed_paths(proxy, &sidecar.exposed_checks);
             for (name, cluster) in clusters {
                 unit.resources
                     .push(self.shared.encode(ResourceType::Cluster, &name, &cluster));
@@ -348,7 +357,9 @@ impl Run<'_> {
     fn add(&mut self, resources: impl IntoIterator<Item = Arc<Resource>>) {
         for resource in resources {
             let (kind, name) = (resource.kind(), resource.name().clone());
-            if self.set.insert(resource).is_some() {
+            if let Some(first) = self.set.insert(resource) {
+                // An operator may have chosen a name that is taken: what is the sidecar's own came first, and stays.
+                self.set.insert(first);
                 self.problems.push(Problem::new(
                     name,
                     format!("there are two {kind} resources of this name"),

@@ -126,6 +126,76 @@ fn xds_4_2_3_rules_about_requests_stand_first_in_each_manager() {
 }
 
 #[test]
+fn c1_private_keys_in_what_operators_write_are_not_shown() {
+    let mut written = custom_cluster("local_app", "STATIC");
+    written["transport_socket"] = json!({"name": "tls", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "common_tls_context": {"tls_certificates": [{
+            "certificate_chain": {"inline_string": "CHAIN"},
+            "private_key": {"inline_string": pem("PRIVATE KEY", "TOP-SECRET")},
+        }]},
+    }});
+    let fixture = Fixture::web()
+        .config(json!({"envoy_local_cluster_json": written.to_string(), "bind_port": 7}));
+    let shown = fixture.snapshot().to_json();
+    assert!(!shown.to_string().contains("TOP-SECRET"));
+    assert_eq!(shown["Proxy"]["Config"]["bind_port"], 7);
+    let generated = fixture.generate();
+    assert_eq!(generated.problems, []);
+    let json = generated.set.to_json(None).to_string();
+    assert!(json.contains("CHAIN") && !json.contains("TOP-SECRET"));
+    let debug = format!("{generated:?}");
+    assert!(!debug.contains("TOP-SECRET"));
+
+    let mut provider = local_provider("okta");
+    let keys = base64::Engine::encode(
+        &base64::engine::general_purpose::STANDARD,
+        r#"{"keys": [{"kty": "oct", "k": "TOP-SECRET"}]}"#,
+    );
+    provider["JSONWebKeySet"]["Local"]["JWKS"] = keys.as_str().into();
+    let fixture = public("http", &listener("mine", &[json!([manager()])]))
+        .jwt_providers(&[provider])
+        .jwt(&json!({"Providers": [{"Name": "okta"}]}));
+    assert!(!fixture.snapshot().to_json().to_string().contains(&keys));
+    let json = fixture.generate().set.to_json(None).to_string();
+    assert!(json.contains("jwt_payload_okta") && !json.contains("TOP-SECRET"));
+}
+
+#[test]
+fn x3_who_needs_a_token_is_denied_where_requests_cannot_be_seen() {
+    let written = listener("mine", &[json!([tcp()])]);
+    let fixture = public("http", &written)
+        .intentions(&[("api", json!("allow")), ("web", json!("deny"))])
+        .jwt_providers(&[local_provider("okta")])
+        .jwt(&json!({"Providers": [{"Name": "okta"}]}));
+    let generated = fixture.generate();
+    assert_eq!(generated.problems.len(), 2, "{:?}", generated.problems);
+    let built = shown(&generated, ResourceType::Listener, "mine");
+    let rules = &built["filterChains"][0]["filters"][0]["typedConfig"]["rules"];
+    assert_eq!(*rules, json!({}));
+}
+
+#[test]
+fn x3_a_name_that_is_taken_stays_with_the_sidecars_own() {
+    let mut own = listener("public_listener:0.0.0.0:21000", &[json!([tcp()])]);
+    own["address"] = socket(1234);
+    let config = json!({
+        "envoy_listener_json": own.to_string(),
+        "envoy_cluster_json": custom_cluster("local_app", "STATIC").to_string(),
+    });
+    let generated = upstream(config, default_chain("db", "tcp")).generate();
+    assert_eq!(generated.problems.len(), 2, "{:?}", generated.problems);
+    let cluster = shown(&generated, ResourceType::Cluster, "local_app");
+    assert_eq!(cluster["connectTimeout"], "5s");
+    let listener = shown(
+        &generated,
+        ResourceType::Listener,
+        "public_listener:0.0.0.0:21000",
+    );
+    assert_eq!(listener["address"]["socketAddress"]["portValue"], 21000);
+}
+
+#[test]
 fn x3_a_listener_that_cannot_be_read_leaves_the_last_good_one_with_the_newest_rules() {
     let generator = Generator::new();
     let good = public("tcp", &listener("mine", &[json!([tcp()])]));

@@ -44,6 +44,8 @@ use envoy_types::pb::envoy::extensions::filters::{
 pub(super) enum Layer {
     /// Connections: only who calls.
     Connection,
+    /// Connections that carry HTTP requests, which the filter can't see: who needs a token may not call.
+    HiddenRequest,
     /// HTTP requests: also what they ask for.
     Request,
 }
@@ -118,13 +120,14 @@ impl AccessRules {
         let mut rules = without_order(from.intentions, layer, &mut providers, &mut problems);
         let callers = match layer {
             Layer::Request => Vec::new(),
-            Layer::Connection => callers::identities(&rules, default_allow, trust_domain)
-                .unwrap_or_else(|why| {
+            Layer::Connection | Layer::HiddenRequest => {
+                callers::identities(&rules, default_allow, trust_domain).unwrap_or_else(|why| {
                     problems.push(format!(
                         "callers are denied only when they say something: {why}"
                     ));
                     Vec::new()
-                }),
+                })
+            }
         };
         rules.retain(|rule| rule.is_exception(default_allow));
         let mut principals = Vec::new();
@@ -307,11 +310,14 @@ fn decide(
         intention.source_name, intention.destination_name
     );
     let denies = |why: String| format!("{about} denies everything: {why}");
-    if !intention.permissions.is_empty() && layer == Layer::Connection {
-        problems.push(denies(
-            "its Permissions are about HTTP requests, and the protocol of the service is not http, http2 or grpc"
-                .to_owned(),
-        ));
+    if !intention.permissions.is_empty() && layer != Layer::Request {
+        let why = match layer {
+            Layer::Connection => "the protocol of the service is not http, http2 or grpc",
+            Layer::HiddenRequest | Layer::Request => "its listener shows none",
+        };
+        problems.push(denies(format!(
+            "its Permissions are about HTTP requests, and {why}"
+        )));
         return Decision::Deny;
     }
     if intention.permissions.is_empty() {
@@ -331,6 +337,13 @@ fn decide(
                 "{about} asks for no token: connections carry none, only requests of the protocols http, http2 and grpc do"
             ));
             None
+        }
+        Some(_) if layer == Layer::HiddenRequest => {
+            problems.push(denies(
+                "it asks for a token, and its listener shows no requests that could carry one"
+                    .to_owned(),
+            ));
+            return Decision::Deny;
         }
         Some(jwt) => match providers.demand(jwt, problems) {
             Ok(demand) => Some(demand),

@@ -52,6 +52,12 @@ pub(in crate::xds) fn public_listener(
     proxy: &Proxy<'_>,
     inbound: Inbound<'_>,
 ) -> Result<PublicListener, BuildError> {
+    if let Some(name) = proxy.unsupported_required {
+        // It may be what keeps callers out.
+        return Err(BuildError::new(format!(
+            "the extension {name:?} is Required, and extensions aren't supported"
+        )));
+    }
     let layer = if is_http_like(&proxy.settings.protocol) {
         Layer::Request
     } else {
@@ -110,8 +116,17 @@ fn custom(
 ) -> Result<PublicListener, BuildError> {
     let mut listener = CustomListener::read(&proxy.settings.public_listener_json)?;
     let http = listener.speaks_http();
-    let guarded = if http { layer } else { Layer::Connection };
+    let guarded = match layer {
+        Layer::Request if !http => Layer::HiddenRequest,
+        layer => layer,
+    };
     let mut guard = Guard::new(proxy, inbound, guarded)?;
+    if proxy.rate_limits.is_some() {
+        guard.problems.push(
+            "RateLimits have no effect beside envoy_public_listener_json: limit requests there"
+                .to_owned(),
+        );
+    }
     match guarded {
         Layer::Request => {
             let mut filters: Vec<_> = jwt::filter(guard.rules.token_providers())
@@ -120,8 +135,8 @@ fn custom(
             filters.push(guard.rules.http_filter());
             listener.guard_requests(&filters, &guard.socket)?;
         }
-        Layer::Connection => {
-            if layer == Layer::Request {
+        Layer::Connection | Layer::HiddenRequest => {
+            if guarded == Layer::HiddenRequest {
                 guard.problems.push(
                     "access rules see connections only: a filter chain of envoy_public_listener_json has no HTTP connection manager"
                         .to_owned(),
@@ -150,7 +165,7 @@ fn generated(
     )?;
     let mut guard = Guard::new(proxy, inbound, layer)?;
     let mut filters = Vec::new();
-    if layer == Layer::Connection {
+    if layer != Layer::Request {
         filters.push(guard.rules.network_filter());
     }
     if proxy.settings.max_inbound_connections > 0 {
@@ -162,7 +177,7 @@ fn generated(
         filters.push(filter("envoy.filters.network.connection_limit", &limit));
     }
     filters.push(match layer {
-        Layer::Connection => {
+        Layer::Connection | Layer::HiddenRequest => {
             // Before the handshake nobody knows who calls: the application isn't reached until then.
             let mut tcp = tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, proxy);
             tcp.set_upstream_connect_mode(tcp_proxy::UpstreamConnectMode::OnDownstreamTlsHandshake);
