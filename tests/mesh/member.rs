@@ -95,6 +95,12 @@ impl Member {
         });
     }
 
+    /// Gives an upstream settings; takes effect when the member is registered.
+    pub fn configure_upstream(&mut self, name: &str, config: Value) {
+        let found = self.upstreams.iter_mut().find(|u| u.name == name);
+        found.unwrap().more["Config"] = config;
+    }
+
     /// Removes an upstream; takes effect when the member is registered.
     pub fn remove_upstream(&mut self, name: &str) {
         self.upstreams.retain(|upstream| upstream.name != name);
