@@ -100,10 +100,11 @@ fn add_instance(engine: &Embedded, service: &str, n: usize, status: CheckStatus)
         .index
 }
 
-fn register(engine: &Embedded, id: &ProxyId, instance: ServiceInstance) {
+/// The definition stays its owner's: the engine shares it.
+fn register(engine: &Embedded, id: &ProxyId, instance: triomphe::Arc<ServiceInstance>) {
     let options = RegisterOptions {
         kind: instance.kind,
-        registration: Registration::Definition(triomphe::Arc::new(instance)),
+        registration: Registration::Definition(instance),
         source: ProxySource::LOCAL,
         token: Default::default(),
         overwrite: true,
@@ -141,11 +142,11 @@ fn handle_clone() {
     register(
         &engine,
         &id,
-        sidecar(
+        triomphe::Arc::new(sidecar(
             "web",
             "web",
-            upstreams((0..50).map(|_| "db".to_owned()).take(1)),
-        ),
+            upstreams(std::iter::once("db".to_owned())),
+        )),
     );
     let snapshot = ready(&engine, &id);
     let rounds = 5_000_000_u32;
@@ -175,11 +176,11 @@ fn one_endpoint_change(proxies: usize) {
         register(
             &engine,
             id,
-            sidecar(
+            triomphe::Arc::new(sidecar(
                 "web",
                 &id.service_id,
                 upstreams(std::iter::once("db".to_owned())),
-            ),
+            )),
         );
     }
     let mut watches: Vec<Watch> = ids.iter().map(|id| engine.manager.watch(id)).collect();
@@ -251,7 +252,11 @@ fn herd(proxies: usize, services: usize) {
             let dials = upstreams((0..10).map(|u| format!("s{}", (n * 7 + u * 13) % services)));
             (
                 id,
-                sidecar(&format!("s{}", n % services), &format!("p{n}"), dials),
+                triomphe::Arc::new(sidecar(
+                    &format!("s{}", n % services),
+                    &format!("p{n}"),
+                    dials,
+                )),
             )
         })
         .collect();

@@ -94,6 +94,11 @@ impl AnswerCell {
         self.confirmed.load(Ordering::Acquire)
     }
 
+    /// Whether the cell is filled, and the step loop takes care that steps from `step` on have it as long as it holds.
+    pub fn is_current_at(&self, step: &Step) -> bool {
+        self.is_confirmed() && self.bound <= step.store.index()
+    }
+
     /// The answer if the cell is filled, else the one before.
     pub fn latest_known(&self) -> Option<Input> {
         if let Some(input) = self.peek() {
@@ -166,7 +171,7 @@ impl Evaluator {
     }
 
     /// The answer of a cell, computed now if need be.
-    pub fn force(&self, slot: &QuerySlot, cell: &AnswerCell) -> Input {
+    pub fn force<'c>(&self, slot: &QuerySlot, cell: &'c AnswerCell) -> &'c Input {
         let filled = cell.value.get_or_init(|| {
             let task = cell.task.lock().take();
             let Some((store, previous)) = task else {
@@ -183,24 +188,27 @@ impl Evaluator {
             cell.confirmed.store(confirmed, Ordering::Release);
             Filled { input, reads }
         });
-        filled.input.clone()
+        &filled.input
     }
 
     /// The answer of a cell for a state that runs at `step`, and whether the step loop takes care of the cell. If it doesn't,
     /// and something that the cell read changed on the way to the step, the answer is computed for the step alone. Each state
     /// that gets such an answer must look at it again: a step that the query's change belongs to may have passed, or pass,
     /// without waking anybody.
-    pub fn force_at(&self, slot: &QuerySlot, cell: &AnswerCell, step: &Step) -> (Input, bool) {
+    pub fn force_at<R>(
+        &self,
+        slot: &QuerySlot,
+        cell: &AnswerCell,
+        step: &Step,
+        read: impl FnOnce(&Input) -> R,
+    ) -> (R, bool) {
         let input = self.force(slot, cell);
         let confirmed = cell.is_confirmed();
-        let taken_care_of = confirmed && cell.bound <= step.store.index();
-        if taken_care_of || self.holds_at(cell, step) {
-            return (input, confirmed);
+        if cell.is_current_at(step) || self.holds_at(cell, step) {
+            return (read(input), confirmed);
         }
-        (
-            merge(self.eval(slot, &step.store).0, Some(&input)),
-            confirmed,
-        )
+        let anew = merge(self.eval(slot, &step.store).0, Some(input));
+        (read(&anew), confirmed)
     }
 
     /// Whether a filled cell's answer also holds at a step.

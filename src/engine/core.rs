@@ -135,20 +135,22 @@ impl Core {
 
     /// The same, with what isn't done until the state has run.
     pub fn wake_marked_with(&self, entry: &Arc<Entry>, bulk: bool, seq: u64, gates: Gates) {
-        let gate = self.progress.gate(seq);
         let mut schedule = entry.schedule.lock();
         let taken_in = schedule.ran_at >= seq;
         if entry.is_retired() || (taken_in && !schedule.running) {
             return;
         }
         let newer = schedule.gates.put_back(gates);
-        let spare = schedule.gates.add(gate);
+        // An older one holds back newer steps too. The progress lock is a leaf: nothing is locked under it.
+        if !schedule.gates.holds_step() {
+            schedule.gates.add(self.progress.gate(seq));
+        }
         if !taken_in {
             schedule.wanted = true;
             self.enqueue(entry, &mut schedule, bulk);
         }
         drop(schedule);
-        drop((newer, spare));
+        drop(newer);
     }
 
     /// Has a state run because its time has come.

@@ -25,6 +25,11 @@ pub(super) struct Gates {
 }
 
 impl Gates {
+    /// Whether a step waits for the state.
+    pub fn holds_step(&self) -> bool {
+        self.step.is_some()
+    }
+
     /// Adds a gate unless there is one of its class. The one that isn't needed is handed back, to be dropped outside of locks.
     pub fn add(&mut self, gate: Gate) -> Option<Gate> {
         let place = match gate.of {

@@ -247,7 +247,7 @@ impl Stepper {
             if !herd {
                 // Nothing moves on while this thread computes, so the cell is confirmed at once.
                 let input = self.core.evaluator.force(&slot, &cell);
-                if !differs(before.as_ref(), &input) {
+                if !differs(before.as_ref(), input) {
                     slot.set_latest(Some(cell.clone()));
                     answers.insert_mut(id.0, cell);
                     continue;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, TryRecvError, select};
 
 use crate::proxy::{Changed, Input, Inputs, ProxyState, RunOutcome};
+use crate::snapshot::PartId;
 use crate::source::{Query, QueryError, QueryId, Route};
 
 use super::answers::{AnswerCell, Step};
@@ -162,7 +163,9 @@ fn finish(
         release_all(core, entry, run);
         return;
     }
-    {
+    if outcome.built == 0 {
+        // Nothing differs from before; a fault is over, since after one all is built anew.
+    } else {
         let issues = run.state.issues();
         let ready = run.state.is_ready() && !issues.iter().any(|issue| issue.blocks);
         let mut meta = entry.meta.lock();
@@ -181,6 +184,9 @@ fn finish(
     publish_due(core, entry, run, now);
     if let Some(due) = outcome.deadline {
         arm(core, entry, run, due, now);
+    }
+    if !outcome.rewired {
+        return;
     }
     let wants = run.state.wants();
     let mut dropped = Vec::new();
@@ -288,7 +294,7 @@ impl Inputs for StepInputs<'_> {
     fn get(&mut self, query: &Query) -> (QueryId, Input) {
         let slot = self.hold(query);
         if let Some(cell) = self.step.answers.get(&slot.id.0) {
-            return (slot.id, self.force(&slot, cell));
+            return (slot.id, self.force(&slot, cell, Input::clone));
         }
         match &slot.route {
             Route::View => {
@@ -296,7 +302,7 @@ impl Inputs for StepInputs<'_> {
                 let cell = slot.cell_for(self.step, || {
                     self.core.tell(|inbox| inbox.fresh.push(slot.clone()));
                 });
-                (slot.id, self.force(&slot, &cell))
+                (slot.id, self.force(&slot, &cell, Input::clone))
             }
             Route::Feed(_) => {
                 self.core.subscribe(&slot);
@@ -304,13 +310,29 @@ impl Inputs for StepInputs<'_> {
             }
         }
     }
+
+    fn again(&mut self, query: QueryId) -> Option<Input> {
+        self.held_answer(query, Input::clone)
+    }
+
+    fn revision(&mut self, query: QueryId) -> Option<PartId> {
+        self.held_answer(query, |input| match input {
+            Input::Answered(answer) => Some(answer.id()),
+            Input::Pending | Input::Failed { .. } => None,
+        })?
+    }
 }
 
 impl StepInputs<'_> {
     /// The answer of a cell. One that the step loop doesn't take care of is looked at again: by the step loop, which then has
     /// this state run, and by every run at another step before that. Until then, what this run takes in isn't done.
-    fn force(&mut self, slot: &Arc<QuerySlot>, cell: &AnswerCell) -> Input {
-        let (input, confirmed) = self.core.evaluator.force_at(slot, cell, self.step);
+    fn force<R>(
+        &mut self,
+        slot: &QuerySlot,
+        cell: &AnswerCell,
+        read: impl FnOnce(&Input) -> R,
+    ) -> R {
+        let (read, confirmed) = self.core.evaluator.force_at(slot, cell, self.step, read);
         if !confirmed {
             self.added.push((slot.id, self.step.seq + 1));
             let recheck = Recheck {
@@ -320,7 +342,25 @@ impl StepInputs<'_> {
             };
             self.core.tell(|inbox| inbox.recheck.push(recheck));
         }
-        input
+        read
+    }
+
+    /// Reads the answer of a query that this state holds and that the step knows.
+    fn held_answer<R>(&mut self, query: QueryId, read: impl FnOnce(&Input) -> R) -> Option<R> {
+        let cell = self.step.answers.get(&query.0)?;
+        let at = self
+            .held
+            .binary_search_by_key(&query, |held| held.id)
+            .ok()?;
+        if self.held[at].is_spent() {
+            return None;
+        }
+        if cell.is_current_at(self.step) {
+            // The common case, without a look at anything that other states touch too.
+            return cell.peek().map(read);
+        }
+        let slot = self.held[at].clone();
+        Some(self.force(&slot, cell, read))
     }
 
     /// The query's slot, with this state among those to be woken.

@@ -9,6 +9,8 @@ pub mod decode;
 mod definition;
 mod duration;
 mod endpoint;
+mod exposed_checks;
+mod http_address;
 mod ids;
 mod intention;
 mod node;
@@ -40,6 +42,8 @@ pub use decode::{Decode, Opaque, Place, Problem, Problems, Step, decode_document
 pub use definition::{ConnectDefinition, ServiceDefinition};
 pub use duration::GoDuration;
 pub use endpoint::{Endpoint, EndpointHealth};
+pub use exposed_checks::ExposedChecks;
+pub use http_address::HttpAddress;
 pub use ids::{NameKey, ProxyId, ProxySource, ServiceKind, UpstreamId};
 pub use intention::Intention;
 pub use node::{Locality, Node, TaggedAddress};

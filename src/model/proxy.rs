@@ -73,6 +73,20 @@ record! {
     ignored ["IngressHosts"]
 }
 
+impl Eq for Upstream {}
+
+impl std::hash::Hash for Upstream {
+    /// By what tells the upstreams of a mesh apart, for the most part.
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.destination_name.hash(state);
+        self.datacenter.hash(state);
+        self.destination_peer.hash(state);
+        self.local_bind_port.hash(state);
+        self.local_bind_socket_path.hash(state);
+        self.config.len().hash(state);
+    }
+}
+
 impl Upstream {
     /// Whether it names a prepared query.
     #[must_use]

@@ -1,18 +1,26 @@
 //! The sidecar kind (kinds.md 7, the parts for explicit upstreams).
 
+use std::sync::LazyLock;
+
 use smol_str::SmolStr;
 use triomphe::Arc;
 
-use crate::model::{CaRoots, Intention, IssuedCert, JwtProvider, MeshConfig, ProxyId};
+use crate::model::{
+    CaRoots, ExposedChecks, Intention, IssuedCert, JwtProvider, MeshConfig, ProxyId,
+};
 use crate::proxy::ProxySettings;
 use crate::proxy::registration::{self, Base, Registration};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::{Issue, Run, Slot};
 use crate::proxy::upstream::UpstreamState;
 use crate::snapshot::{
-    ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, PartRef, UpstreamEntry,
+    ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, Part, PartId, PartRef, UpstreamEntry,
 };
 use crate::source::{Answer, Query, QueryId};
+
+/// One part for all sidecars that open no checks.
+static NO_CHECKS: LazyLock<PartRef<ExposedChecks>> =
+    LazyLock::new(|| Part::new(ExposedChecks::default()));
 
 /// The parts of a sidecar.
 #[derive(Debug, Default)]
@@ -23,6 +31,10 @@ pub(super) struct ConnectProxyState {
     intentions: Slot<SmolStr, PartRef<Vec<Intention>>>,
     mesh: Slot<(), PartRef<Option<MeshConfig>>>,
     jwt_providers: Slot<(), PartRef<Vec<Arc<JwtProvider>>>>,
+    /// Only where checks are opened: most sidecars open none.
+    exposed_checks: Option<Box<Slot<(SmolStr, SmolStr), PartRef<ExposedChecks>>>>,
+    /// The plans that the upstream states are of.
+    planned: Option<PartId>,
     upstreams: Vec<UpstreamState>,
     entries: Option<Arc<[UpstreamEntry]>>,
 }
@@ -77,6 +89,7 @@ impl ConnectProxyState {
                 Query::Intentions { service: s.clone() }
             });
         }
+        changed |= self.refresh_exposed_checks(id, run);
         let upstreams_changed = self.refresh_upstreams(shared, run);
         if upstreams_changed || self.entries.is_none() {
             self.entries = Some(
@@ -95,36 +108,61 @@ impl ConnectProxyState {
         (!same).then_some(snapshot)
     }
 
+    /// The application's own checks, if they are to be opened. No proxy waits for them: not every source knows them.
+    fn refresh_exposed_checks(&mut self, id: &ProxyId, run: &mut Run<'_>) -> bool {
+        let proxy = self.base.output().map(|base| &base.header.proxy);
+        let exposing = proxy
+            .filter(|proxy| proxy.expose.checks && !proxy.destination_service_id.is_empty())
+            .map(|proxy| {
+                let service = SmolStr::from(&proxy.destination_service_id);
+                (id.node.clone(), service)
+            });
+        let Some(exposing) = exposing else {
+            let had = self.exposed_checks.take().is_some();
+            run.rewired |= had;
+            return had;
+        };
+        let slot = self.exposed_checks.get_or_insert_default();
+        slot.refresh(exposing, false, run, |(node, service_id), _, asker| {
+            let query = Query::ExposedChecks {
+                node: node.clone(),
+                service_id: service_id.clone(),
+            };
+            match asker.ask(&query)? {
+                Answer::ExposedChecks(part) => Some(part),
+                _ => None,
+            }
+        })
+    }
+
     /// Matches the upstream states to the plans of the registration (both sorted by id), then brings each up to date.
     fn refresh_upstreams(&mut self, shared: &SharedParts, run: &mut Run<'_>) -> bool {
         let Some(base) = self.base.output() else {
             // Without a registration there is nothing to dial; what was known is let go.
-            let had = !self.upstreams.is_empty();
-            self.upstreams.clear();
-            return had;
+            self.planned = None;
+            run.rewired = true;
+            return !std::mem::take(&mut self.upstreams).is_empty();
         };
         let mut changed = false;
-        let same = self.upstreams.len() == base.upstreams.len()
-            && self
-                .upstreams
-                .iter()
-                .zip(&base.upstreams)
-                .all(|(state, plan)| {
-                    state.plan().id == plan.id
-                        && state.plan().definition.id() == plan.definition.id()
-                });
-        if !same {
+        if self.planned != Some(base.upstreams.id()) {
+            self.planned = Some(base.upstreams.id());
             changed = true;
+            run.rewired = true;
             let mut old = std::mem::take(&mut self.upstreams).into_iter().peekable();
-            for plan in &base.upstreams {
-                while old.next_if(|state| state.plan().id < plan.id).is_some() {}
-                let state = match old.next_if(|state| state.plan().id == plan.id) {
-                    Some(mut state) => {
-                        state.set_plan(plan.clone());
-                        state
-                    }
-                    None => UpstreamState::new(plan.clone()),
-                };
+            self.upstreams.reserve_exact(base.upstreams.len());
+            for plan in base.upstreams.iter() {
+                while old
+                    .next_if(|state| state.plan().upstream_id() < plan.upstream_id())
+                    .is_some()
+                {}
+                let state =
+                    match old.next_if(|state| state.plan().upstream_id() == plan.upstream_id()) {
+                        Some(mut state) => {
+                            state.set_plan(plan.clone());
+                            state
+                        }
+                        None => UpstreamState::new(plan.clone()),
+                    };
                 self.upstreams.push(state);
             }
         }
@@ -144,6 +182,12 @@ impl ConnectProxyState {
                 intentions: self.intentions.output()?.clone(),
                 mesh: self.mesh.output()?.clone(),
                 jwt_providers: self.jwt_providers.output()?.clone(),
+                exposed_checks: self
+                    .exposed_checks
+                    .as_ref()
+                    .and_then(|slot| slot.output())
+                    .unwrap_or(&NO_CHECKS)
+                    .clone(),
                 upstreams: self.entries.clone()?,
             }),
         })
@@ -160,6 +204,9 @@ impl ConnectProxyState {
         self.intentions.wants(into);
         self.mesh.wants(into);
         self.jwt_providers.wants(into);
+        if let Some(slot) = &self.exposed_checks {
+            slot.wants(into);
+        }
         for upstream in &self.upstreams {
             upstream.wants(into);
         }
@@ -172,6 +219,9 @@ impl ConnectProxyState {
         self.intentions.issues(into);
         self.mesh.issues(into);
         self.jwt_providers.issues(into);
+        if let Some(slot) = &self.exposed_checks {
+            slot.issues(into);
+        }
         for upstream in &self.upstreams {
             upstream.issues(into);
         }

@@ -67,12 +67,60 @@ pub fn merge_central_config(
 ) -> ServiceInstance {
     let mut merged = instance.clone();
     if merged.kind.is_proxy() {
-        merge_proxy(&mut merged.proxy, resolved);
+        merge_block(&mut merged.proxy, resolved);
+        let upstreams = std::mem::take(&mut merged.proxy.upstreams);
+        merged.proxy.upstreams = merge_upstreams(upstreams, merged.proxy.mode, resolved);
     }
     merged
 }
 
-fn merge_proxy(proxy: &mut ProxyConfig, resolved: &ResolvedServiceConfig) {
+/// The proxy block without its upstreams, with its central configuration merged in.
+pub(super) fn merged_block(
+    instance: &ServiceInstance,
+    resolved: &ResolvedServiceConfig,
+) -> ProxyConfig {
+    let mut merged = without_upstreams(&instance.proxy);
+    if instance.kind.is_proxy() {
+        merge_block(&mut merged, resolved);
+    }
+    merged
+}
+
+/// The upstreams of an instance, with their central configuration merged in. `mode` is the merged block's.
+pub(super) fn merged_upstreams(
+    instance: &ServiceInstance,
+    mode: ProxyMode,
+    resolved: &ResolvedServiceConfig,
+) -> Vec<Upstream> {
+    let upstreams = instance.proxy.upstreams.clone();
+    if instance.kind.is_proxy() {
+        merge_upstreams(upstreams, mode, resolved)
+    } else {
+        upstreams
+    }
+}
+
+/// A copy that doesn't copy the upstreams. Field by field, so that a new field isn't forgotten.
+fn without_upstreams(proxy: &ProxyConfig) -> ProxyConfig {
+    ProxyConfig {
+        destination_service_name: proxy.destination_service_name.clone(),
+        destination_service_id: proxy.destination_service_id.clone(),
+        local_service_address: proxy.local_service_address.clone(),
+        local_service_port: proxy.local_service_port,
+        local_service_socket_path: proxy.local_service_socket_path.clone(),
+        mode: proxy.mode,
+        transparent_proxy: proxy.transparent_proxy.clone(),
+        mesh_gateway: proxy.mesh_gateway.clone(),
+        expose: proxy.expose.clone(),
+        access_logs: proxy.access_logs.clone(),
+        mutual_tls_mode: proxy.mutual_tls_mode,
+        envoy_extensions: proxy.envoy_extensions.clone(),
+        config: proxy.config.clone(),
+        upstreams: Vec::new(),
+    }
+}
+
+fn merge_block(proxy: &mut ProxyConfig, resolved: &ResolvedServiceConfig) {
     fill(&mut proxy.config, &resolved.proxy_config);
     fill_expose(&mut proxy.expose, &resolved.expose);
     fill_access_logs(&mut proxy.access_logs, &resolved.access_logs);
@@ -96,7 +144,6 @@ fn merge_proxy(proxy: &mut ProxyConfig, resolved: &ResolvedServiceConfig) {
         transparent.outbound_listener_port = resolved.transparent_proxy.outbound_listener_port;
     }
     transparent.dialed_directly |= resolved.transparent_proxy.dialed_directly;
-    merge_upstreams(proxy, &resolved.upstream_configs);
 }
 
 /// An upstream as a look-up key: peer, then name.
@@ -106,31 +153,31 @@ fn upstream_key(peer: &str, name: &str) -> UpstreamKey {
     (NameKey::new(peer), NameKey::new(name))
 }
 
-fn merge_upstreams(proxy: &mut ProxyConfig, central: &[ResolvedUpstreamConfig]) {
-    let central: BTreeMap<UpstreamKey, &ResolvedUpstreamConfig> = central
+fn merge_upstreams(
+    mut upstreams: Vec<Upstream>,
+    mode: ProxyMode,
+    resolved: &ResolvedServiceConfig,
+) -> Vec<Upstream> {
+    let central: BTreeMap<UpstreamKey, &ResolvedUpstreamConfig> = resolved
+        .upstream_configs
         .iter()
         .map(|config| (upstream_key(&config.peer, &config.name), config))
         .collect();
     let mut listed = BTreeSet::new();
-    proxy.upstreams.retain(|u| !u.centrally_configured);
+    upstreams.retain(|u| !u.centrally_configured);
     // Prepared queries stay as they are: what they resolve to isn't known here (store.md 4.18).
-    for upstream in proxy
-        .upstreams
-        .iter_mut()
-        .filter(|u| !u.is_prepared_query())
-    {
+    for upstream in upstreams.iter_mut().filter(|u| !u.is_prepared_query()) {
         let key = upstream_key(&upstream.destination_peer, &upstream.destination_name);
         if let Some(config) = central.get(&key) {
             merge_upstream(upstream, &config.config);
         }
         listed.insert(key);
     }
-    if proxy.mode == ProxyMode::Transparent {
+    if mode == ProxyMode::Transparent {
         let unlisted = central.iter().filter(|(key, _)| !listed.contains(*key));
-        proxy
-            .upstreams
-            .extend(unlisted.map(|(_, config)| central_upstream(config)));
+        upstreams.extend(unlisted.map(|(_, config)| central_upstream(config)));
     }
+    upstreams
 }
 
 fn merge_upstream(upstream: &mut Upstream, central: &Opaque) {

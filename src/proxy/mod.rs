@@ -75,8 +75,10 @@ pub struct RunOutcome {
     pub deadline: Option<Duration>,
     /// The proxy's token is no longer valid: it ends.
     pub terminal: Option<QueryError>,
-    /// Parts built.
+    /// Parts built. If there are none, neither issues nor wants differ from those before.
     pub built: u64,
+    /// Whether [`ProxyState::wants`] may differ from what it was.
+    pub rewired: bool,
 }
 
 impl ProxyState {
@@ -126,6 +128,7 @@ impl ProxyState {
             deadline: None,
             terminal: None,
             built: 0,
+            rewired: false,
         };
         let snapshot = match &mut self.kind {
             KindState::ConnectProxy(state) => state.run(
@@ -147,6 +150,7 @@ impl ProxyState {
             deadline: run.deadline,
             terminal: run.terminal,
             built: run.built,
+            rewired: run.rewired,
         }
     }
 

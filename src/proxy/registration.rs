@@ -3,13 +3,15 @@
 use smol_str::SmolStr;
 use triomphe::Arc;
 
-use crate::model::{GoDuration, ProxyId, ServiceInstance, Upstream, UpstreamId};
+use crate::model::{
+    GoDuration, ProxyId, ResolvedServiceConfig, ServiceInstance, Upstream, UpstreamId,
+};
 use crate::proxy::ProxySettings;
-use crate::proxy::merge::{central_config_query, merge_central_config};
+use crate::proxy::merge::{central_config_query, merged_block, merged_upstreams};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::Asker;
-use crate::snapshot::{Header, Part, PartRef, UpstreamSettings};
-use crate::source::{Answer, ChainQuery, Query};
+use crate::snapshot::{Header, Part, PartRef, UpstreamDefinition, UpstreamSettings};
+use crate::source::{Answer, ChainQuery, Query, QueryId};
 
 /// How a proxy is registered (decision E3).
 #[derive(Debug, Clone, PartialEq)]
@@ -25,23 +27,36 @@ pub enum Registration {
 pub(super) struct Base {
     /// Who the proxy is.
     pub header: PartRef<Header>,
-    /// What it dials, sorted by upstream id.
-    pub upstreams: Vec<UpstreamPlan>,
+    /// What it dials; shared by all proxies that dial the same in the same way.
+    pub upstreams: PartRef<UpstreamPlans>,
+    /// What it is built from.
+    instance: Arc<ServiceInstance>,
+    central: PartRef<ResolvedServiceConfig>,
+    /// The query for the central configuration of `instance`.
+    central_query: QueryId,
 }
 
-/// An upstream to be served.
-#[derive(Debug, Clone)]
+/// What a proxy dials, sorted by upstream id.
+pub(super) type UpstreamPlans = Box<[PartRef<UpstreamPlan>]>;
+
+/// An upstream to be served. It follows from its definition alone, so that proxies share it.
+#[derive(Debug)]
 pub(super) struct UpstreamPlan {
-    /// Which.
-    pub id: UpstreamId,
-    /// Its definition.
-    pub definition: PartRef<Upstream>,
+    /// Which, and its definition.
+    pub definition: PartRef<UpstreamDefinition>,
     /// Its typed settings, shared.
     pub settings: PartRef<UpstreamSettings>,
-    /// Its chain; `None` for what has none (yet).
-    pub chain: Option<ChainQuery>,
+    /// Its chain.
+    pub chain: ChainQuery,
     /// What can't be read of its settings.
     pub complaints: Vec<String>,
+}
+
+impl UpstreamPlan {
+    /// Which upstream.
+    pub fn upstream_id(&self) -> &UpstreamId {
+        &self.definition.id
+    }
 }
 
 /// Builds the registration part. Parts of `previous` that come out equal keep their identity.
@@ -70,13 +85,20 @@ pub(super) fn build(
             instance.clone()
         }
     };
+    let previous = previous.filter(|p| p.header.proxy_id == *id);
+    let unchanged = previous.filter(|p| Arc::ptr_eq(&p.instance, &instance));
     // Asked for the registration as it was given: a merged one would count what was filled in as its own.
-    let query = Query::ServiceConfig(central_config_query(&instance));
-    let Answer::ServiceConfig(central) = asker.ask(&query)? else {
+    let query = || Query::ServiceConfig(central_config_query(&instance));
+    let answer = match unchanged {
+        Some(unchanged) => asker.ask_again(unchanged.central_query, query),
+        None => asker.ask(&query()),
+    };
+    let central_query = asker.last_asked()?;
+    let Answer::ServiceConfig(central) = answer? else {
         return None;
     };
-    let mut merged = merge_central_config(&instance, &central);
-    let service = &merged.proxy.destination_service_name;
+    let proxy = merged_block(&instance, &central);
+    let service = &proxy.destination_service_name;
     if previous.is_some_and(|p| p.header.proxy.destination_service_name != *service) {
         // The proxy is to stand for another service: it does so only with that service's certificate and rules at hand.
         let service = SmolStr::from(service);
@@ -85,17 +107,30 @@ pub(super) fn build(
         })?;
         asker.ask(&Query::Intentions { service })?;
     }
-    let definitions = std::mem::take(&mut merged.proxy.upstreams);
+    // Most central changes leave the upstreams as they are.
+    let same_upstreams = unchanged.filter(|p| {
+        p.header.proxy.mode == proxy.mode
+            && (p.central.id() == central.id()
+                || p.central.upstream_configs == central.upstream_configs)
+    });
+    let upstreams = match same_upstreams {
+        Some(previous) => previous.upstreams.clone(),
+        None => {
+            let definitions = merged_upstreams(&instance, proxy.mode, &central);
+            plans(definitions, settings, shared)
+        }
+    };
+    complain(&instance, &upstreams, asker);
     let header = Header {
         proxy_id: id.clone(),
-        kind: merged.kind,
-        service: SmolStr::from(merged.service),
-        address: SmolStr::from(merged.address),
-        port: merged.port,
-        service_meta: merged.meta,
-        tagged_addresses: merged.tagged_addresses,
-        locality: merged.locality,
-        proxy: merged.proxy,
+        kind: instance.kind,
+        service: SmolStr::from(&instance.service),
+        address: SmolStr::from(&instance.address),
+        port: instance.port,
+        service_meta: instance.meta.clone(),
+        tagged_addresses: instance.tagged_addresses.clone(),
+        locality: instance.locality.clone(),
+        proxy,
         datacenter: settings.datacenter.clone(),
         intention_default_allow: settings.intention_default_allow,
     };
@@ -103,58 +138,73 @@ pub(super) fn build(
         Some(previous) if **previous.header == header => previous.header.clone(),
         _ => Part::new(header),
     };
-    let mut upstreams: Vec<UpstreamPlan> = Vec::with_capacity(definitions.len());
-    for definition in definitions {
-        if let Some(plan) = plan(definition, settings, shared, previous, asker) {
-            upstreams.push(plan);
+    Some(Base {
+        header,
+        upstreams,
+        instance,
+        central,
+        central_query,
+    })
+}
+
+/// Why an upstream isn't served, if it never is.
+fn unsupported(upstream: &Upstream) -> Option<&'static str> {
+    if upstream.is_prepared_query() {
+        Some("prepared queries are not supported yet; use a service")
+    } else if !upstream.destination_peer.is_empty() {
+        Some("peers are not supported yet; use a service of this datacenter")
+    } else {
+        None
+    }
+}
+
+/// `*` and central entries without a bind address hold defaults for inferred upstreams (engine.md 3.2).
+fn holds_defaults(upstream: &Upstream) -> bool {
+    upstream.destination_name == "*" || upstream.centrally_configured
+}
+
+/// Notes what is amiss with the upstreams, whether they were planned anew or not.
+fn complain(instance: &ServiceInstance, plans: &UpstreamPlans, asker: &mut Asker<'_, '_>) {
+    for upstream in &instance.proxy.upstreams {
+        if let Some(reason) = unsupported(upstream).filter(|_| !holds_defaults(upstream)) {
+            asker.complain(format!("upstream {}", UpstreamId::of(upstream)), reason);
         }
     }
-    upstreams.sort_by(|a, b| a.id.cmp(&b.id));
+    for plan in plans {
+        for complaint in &plan.complaints {
+            asker.complain(
+                format!("upstream {}", plan.upstream_id()),
+                complaint.clone(),
+            );
+        }
+    }
+}
+
+fn plans(
+    definitions: Vec<Upstream>,
+    settings: &ProxySettings,
+    shared: &SharedParts,
+) -> PartRef<UpstreamPlans> {
+    let mut plans: Vec<_> = definitions
+        .into_iter()
+        .filter(|u| !holds_defaults(u) && unsupported(u).is_none())
+        .map(|definition| shared.plan(definition, |definition| plan(definition, settings, shared)))
+        .collect();
+    plans.sort_by(|a, b| a.upstream_id().cmp(b.upstream_id()));
     // Two entries of one id: the later wins (kinds.md 7.3). The sort is stable.
-    upstreams.reverse();
-    upstreams.dedup_by(|a, b| a.id == b.id);
-    upstreams.reverse();
-    Some(Base { header, upstreams })
+    plans.reverse();
+    plans.dedup_by(|a, b| a.upstream_id() == b.upstream_id());
+    plans.reverse();
+    shared.plans(plans)
 }
 
 fn plan(
-    definition: Upstream,
+    definition: PartRef<UpstreamDefinition>,
     settings: &ProxySettings,
     shared: &SharedParts,
-    previous: Option<&Base>,
-    asker: &mut Asker<'_, '_>,
-) -> Option<UpstreamPlan> {
-    let id = UpstreamId::of(&definition);
-    // `*` and central entries without a bind address hold defaults for inferred upstreams (engine.md 3.2).
-    if id.is_wildcard() || definition.centrally_configured {
-        return None;
-    }
-    let subject = format!("upstream {id}");
-    if id.prepared_query {
-        asker.complain(
-            subject,
-            "prepared queries are not supported yet; use a service",
-        );
-        return None;
-    }
-    if !id.peer.is_empty() {
-        asker.complain(
-            subject,
-            "peers are not supported yet; use a service of this datacenter",
-        );
-        return None;
-    }
-    let known = previous.and_then(|base| base.upstreams.iter().find(|u| u.id == id));
-    if let Some(known) = known.filter(|known| **known.definition == definition) {
-        for complaint in &known.complaints {
-            asker.complain(subject.clone(), complaint.clone());
-        }
-        return Some(known.clone());
-    }
-    let (typed, complaints) = UpstreamSettings::read(&definition);
-    for complaint in &complaints {
-        asker.complain(subject.clone(), complaint.clone());
-    }
+) -> UpstreamPlan {
+    let UpstreamDefinition { id, upstream } = &**definition;
+    let (typed, complaints) = UpstreamSettings::read(upstream);
     let chain = ChainQuery {
         service: id.name.clone(),
         datacenter: if id.datacenter.is_empty() {
@@ -162,16 +212,14 @@ fn plan(
         } else {
             id.datacenter.clone()
         },
-        override_mesh_gateway: definition.mesh_gateway.mode,
+        override_mesh_gateway: upstream.mesh_gateway.mode,
         override_protocol: SmolStr::from(typed.protocol.to_ascii_lowercase()),
         override_connect_timeout: GoDuration::from_millis(typed.connect_timeout_ms.max(0)),
     };
-    let settings = shared.settings(typed);
-    Some(UpstreamPlan {
-        id,
-        definition: Part::new(definition),
-        settings,
-        chain: Some(chain),
+    UpstreamPlan {
+        settings: shared.settings(typed),
+        chain,
         complaints,
-    })
+        definition,
+    }
 }

@@ -1,19 +1,43 @@
 //! Parts that proxies share: one allocation for all proxies whose inputs are the same.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 
 use parking_lot::Mutex;
 use triomphe::Arc;
 
-use crate::snapshot::{Part, PartId, PartRef, UpstreamSettings, UpstreamTarget};
+use crate::model::Upstream;
+use crate::proxy::registration::{UpstreamPlan, UpstreamPlans};
+use crate::snapshot::{
+    Part, PartId, PartRef, UpstreamDefinition, UpstreamSettings, UpstreamTarget,
+};
 
 /// The parts that the proxies of one engine share. It holds strong references and lets go of those that nobody else
 /// holds when a table has doubled (decision E9).
 #[derive(Debug, Default)]
 pub struct SharedParts {
+    plans: Interner<DefinitionKey, UpstreamPlan>,
+    lists: Interner<Box<[PartId]>, UpstreamPlans>,
     settings: Interner<String, UpstreamSettings>,
     targets: Interner<TargetKey, UpstreamTarget>,
+}
+
+/// An upstream's definition, by its content.
+#[derive(Debug)]
+struct DefinitionKey(PartRef<UpstreamDefinition>);
+
+impl PartialEq for DefinitionKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.upstream == other.0.upstream
+    }
+}
+
+impl Eq for DefinitionKey {}
+
+impl Hash for DefinitionKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.upstream.hash(state);
+    }
 }
 
 /// What an upstream target is made of.
@@ -28,6 +52,23 @@ pub(super) struct TargetKey {
 }
 
 impl SharedParts {
+    /// The shared plan for equal definitions.
+    pub(super) fn plan(
+        &self,
+        definition: Upstream,
+        build: impl FnOnce(PartRef<UpstreamDefinition>) -> UpstreamPlan,
+    ) -> PartRef<UpstreamPlan> {
+        let definition: PartRef<UpstreamDefinition> = Part::new(definition.into());
+        let key = DefinitionKey(definition.clone());
+        self.plans.get(key, || build(definition))
+    }
+
+    /// The shared list for equal plans.
+    pub(super) fn plans(&self, plans: Vec<PartRef<UpstreamPlan>>) -> PartRef<UpstreamPlans> {
+        let key = plans.iter().map(|plan| plan.id()).collect();
+        self.lists.get(key, || plans.into())
+    }
+
     /// The shared part for equal settings.
     pub(super) fn settings(&self, settings: UpstreamSettings) -> PartRef<UpstreamSettings> {
         // Settings are small and usually empty; their JSON is their identity.
@@ -53,7 +94,7 @@ impl SharedParts {
     /// How many parts it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.settings.table.lock().parts.len() + self.targets.table.lock().parts.len()
+        self.settings.len() + self.targets.len() + self.plans.len() + self.lists.len()
     }
 
     /// Whether it holds none.
@@ -64,9 +105,8 @@ impl SharedParts {
 
     /// Lets go of every part that nobody else holds, and counts the rest.
     pub fn sweep(&self) -> usize {
-        // Targets first: they hold settings.
-        let targets = self.targets.sweep();
-        targets + self.settings.sweep()
+        // In this order: lists hold plans, plans and targets hold settings.
+        self.lists.sweep() + self.plans.sweep() + self.targets.sweep() + self.settings.sweep()
     }
 }
 
@@ -108,6 +148,10 @@ impl<K: Hash + Eq, T> Interner<K, T> {
         }
         table.parts.insert(key, part.clone());
         part
+    }
+
+    fn len(&self) -> usize {
+        self.table.lock().parts.len()
     }
 
     fn sweep(&self) -> usize {

@@ -11,6 +11,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::snapshot::PartId;
 use crate::source::{Answer, Query, QueryError, QueryId};
 
@@ -34,6 +36,19 @@ pub enum Input {
 pub trait Inputs {
     /// The number and the present state of a query.
     fn get(&mut self, query: &Query) -> (QueryId, Input);
+
+    /// The present state of a query that was asked before, by its number; `None` if it has to be asked by [`Inputs::get`].
+    fn again(&mut self, _query: QueryId) -> Option<Input> {
+        None
+    }
+
+    /// The revision of the answer that [`Inputs::again`] would give, or `None` where a look at the answer is needed.
+    fn revision(&mut self, query: QueryId) -> Option<PartId> {
+        match self.again(query)? {
+            Input::Answered(answer) => Some(answer.id()),
+            Input::Pending | Input::Failed { .. } => None,
+        }
+    }
 }
 
 /// Something a proxy lacks, or an error it works around.
@@ -57,12 +72,17 @@ pub enum Changed<'a> {
 }
 
 impl Changed<'_> {
+    fn names(&self, query: QueryId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Queries(ids) => ids.binary_search(&query).is_ok(),
+        }
+    }
+
     fn touches(&self, reads: &[Read]) -> bool {
         match self {
             Self::All => true,
-            Self::Queries(ids) => {
-                !ids.is_empty() && reads.iter().any(|r| ids.binary_search(&r.query).is_ok())
-            }
+            Self::Queries(ids) => !ids.is_empty() && reads.iter().any(|r| self.names(r.query)),
         }
     }
 }
@@ -94,12 +114,37 @@ pub(super) struct Run<'a> {
     pub terminal: Option<QueryError>,
     /// Parts built in this run: a measure of the work done.
     pub built: u64,
+    /// Whether the queries that are wanted may differ from those before.
+    pub rewired: bool,
+}
+
+impl Run<'_> {
+    /// Whether one of the answers read differs from what was read. A query is often marked where its answer turns out to be
+    /// the same (in a herd, every answer that may have changed is): then nothing has to be built.
+    fn differs(&mut self, reads: &[Read]) -> bool {
+        reads.iter().any(|read| {
+            self.changed.names(read.query)
+                && (read.failed
+                    || read.seen.is_none()
+                    || self.inputs.revision(read.query) != read.seen)
+        })
+    }
+}
+
+/// The answers that a part read: one, for most.
+type Reads = SmallVec<[Read; 1]>;
+
+/// What is lacking or wrong: nothing, for most.
+type Issues = Option<Box<Vec<Issue>>>;
+
+fn issues(found: Vec<Issue>) -> Issues {
+    (!found.is_empty()).then(|| Box::new(found))
 }
 
 /// Asks on behalf of one part and records what was read.
 pub(super) struct Asker<'r, 'a> {
     run: &'r mut Run<'a>,
-    reads: Vec<Read>,
+    reads: Reads,
     issues: Vec<Issue>,
     pending: bool,
     blocks: bool,
@@ -109,15 +154,42 @@ impl Asker<'_, '_> {
     /// The answer to a query, or the last good one. `None` if there is none; the reason is recorded.
     pub fn ask(&mut self, query: &Query) -> Option<Answer> {
         let (id, input) = self.run.inputs.get(query);
+        self.read(id, input, || query.to_string())
+    }
+
+    /// The same for a query that the last build asked too, under this number: without writing it out again.
+    pub fn ask_again(&mut self, id: QueryId, query: impl FnOnce() -> Query) -> Option<Answer> {
+        match self.run.inputs.again(id) {
+            Some(input) => self.read(id, input, || query().to_string()),
+            None => self.ask(&query()),
+        }
+    }
+
+    /// The number of the query asked last.
+    pub fn last_asked(&self) -> Option<QueryId> {
+        self.reads.last().map(|read| read.query)
+    }
+
+    fn read(
+        &mut self,
+        id: QueryId,
+        input: Input,
+        subject: impl FnOnce() -> String,
+    ) -> Option<Answer> {
         let (answer, error) = match input {
             Input::Pending => {
                 self.pending = true;
                 self.issues.push(Issue {
-                    subject: query.to_string(),
+                    subject: subject(),
                     error: None,
                     blocks: self.blocks,
                 });
-                (None, None)
+                self.reads.push(Read {
+                    query: id,
+                    seen: None,
+                    failed: false,
+                });
+                return None;
             }
             Input::Answered(answer) => (Some(answer), None),
             Input::Failed { error, last } => (last, Some(error)),
@@ -130,7 +202,7 @@ impl Asker<'_, '_> {
         if let Some(error) = error {
             let blocks = self.blocks && answer.is_none();
             self.issues.push(Issue {
-                subject: query.to_string(),
+                subject: subject(),
                 error: Some(error.message.clone()),
                 blocks,
             });
@@ -164,31 +236,32 @@ impl Asker<'_, '_> {
 #[derive(Debug)]
 pub(super) struct Slot<S, O> {
     current: Option<Built<S, O>>,
-    attempt: Option<Attempt<S>>,
+    /// Rare, so that it stands elsewhere.
+    attempt: Option<Box<Attempt<S>>>,
 }
 
 #[derive(Debug)]
 struct Built<S, O> {
     spec: S,
     output: O,
-    reads: Vec<Read>,
+    reads: Reads,
+    issues: Issues,
     complete: bool,
-    issues: Vec<Issue>,
 }
 
 /// A build that lacks something.
 #[derive(Debug)]
 struct Attempt<S> {
     spec: S,
-    reads: Vec<Read>,
-    issues: Vec<Issue>,
+    reads: Reads,
+    issues: Issues,
     since: Duration,
 }
 
 struct Assembled<O> {
     output: Option<O>,
-    reads: Vec<Read>,
-    issues: Vec<Issue>,
+    reads: Reads,
+    issues: Issues,
     complete: bool,
 }
 
@@ -215,11 +288,7 @@ impl<S: PartialEq, O> Slot<S, O> {
         let settled =
             self.attempt.is_none() && self.current.as_ref().is_some_and(|c| c.spec == spec);
         if settled {
-            let untouched = self
-                .current
-                .as_ref()
-                .is_some_and(|c| !run.changed.touches(&c.reads));
-            if untouched {
+            if !self.differs(run) {
                 return false;
             }
         } else if let Some(attempt) = &self.attempt {
@@ -242,6 +311,15 @@ impl<S: PartialEq, O> Slot<S, O> {
             &build,
         );
         self.settle(spec, new, blocks, run, &build)
+    }
+
+    /// Whether the part has what it was last built for, and every answer that it read is as it was.
+    pub fn is_settled(&self, run: &mut Run<'_>) -> bool {
+        self.attempt.is_none() && self.current.is_some() && !self.differs(run)
+    }
+
+    fn differs(&self, run: &mut Run<'_>) -> bool {
+        self.current.as_ref().is_some_and(|c| run.differs(&c.reads))
     }
 
     fn settle(
@@ -279,6 +357,9 @@ impl<S: PartialEq, O> Slot<S, O> {
                             complete,
                             ..
                         } = new;
+                        let before = self.current.as_ref().map(|c| &c.reads);
+                        run.rewired |= self.attempt.is_some()
+                            || before.is_none_or(|before| !same_queries(before, &reads));
                         self.current = Some(Built {
                             spec,
                             output,
@@ -287,26 +368,28 @@ impl<S: PartialEq, O> Slot<S, O> {
                             issues,
                         });
                     }
-                    self.attempt = None;
+                    run.rewired |= self.attempt.take().is_some();
                     !same
                 }
                 None => {
-                    self.attempt = Some(Attempt {
+                    run.rewired = true;
+                    self.attempt = Some(Box::new(Attempt {
                         spec,
                         reads: new.reads,
                         issues: new.issues,
                         since,
-                    });
+                    }));
                     self.current.take().is_some()
                 }
             };
         }
-        self.attempt = Some(Attempt {
+        run.rewired = true;
+        self.attempt = Some(Box::new(Attempt {
             spec,
             reads: new.reads,
             issues: new.issues,
             since,
-        });
+        }));
         self.arm(blocks, run);
         self.keep_fresh(blocks, run, build)
     }
@@ -332,6 +415,7 @@ impl<S: PartialEq, O> Slot<S, O> {
                 issues,
                 complete: true,
             } if reads != current.reads => {
+                run.rewired = true;
                 current.output = output;
                 current.reads = reads;
                 current.issues = issues;
@@ -365,9 +449,14 @@ impl<S, O> Slot<S, O> {
 
     /// Adds what is lacking or wrong.
     pub fn issues(&self, into: &mut Vec<Issue>) {
-        into.extend(self.current.iter().flat_map(|c| &c.issues).cloned());
-        into.extend(self.attempt.iter().flat_map(|a| &a.issues).cloned());
+        let current = self.current.iter().filter_map(|c| c.issues.as_deref());
+        let attempt = self.attempt.iter().filter_map(|a| a.issues.as_deref());
+        into.extend(current.chain(attempt).flatten().cloned());
     }
+}
+
+fn same_queries(a: &[Read], b: &[Read]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.query == b.query)
 }
 
 fn assemble<S, O>(
@@ -380,7 +469,7 @@ fn assemble<S, O>(
     run.built += 1;
     let mut asker = Asker {
         run,
-        reads: Vec::new(),
+        reads: Reads::new(),
         issues: Vec::new(),
         pending: false,
         blocks,
@@ -388,7 +477,7 @@ fn assemble<S, O>(
     let output = build(spec, previous, &mut asker);
     let Asker {
         mut reads,
-        issues,
+        issues: found,
         pending,
         ..
     } = asker;
@@ -396,7 +485,7 @@ fn assemble<S, O>(
     Assembled {
         output,
         reads,
-        issues,
+        issues: issues(found),
         complete: !pending,
     }
 }

@@ -7,18 +7,30 @@ use crate::proxy::registration::UpstreamPlan;
 use crate::proxy::shared::{SharedParts, TargetKey};
 use crate::proxy::slot::{Asker, Issue, Run, Slot};
 use crate::snapshot::{PartRef, TargetEndpoints, UpstreamEntry, UpstreamSettings, UpstreamTarget};
-use crate::source::{Answer, ChainQuery, EndpointsQuery, Query, QueryId};
+use crate::source::{Answer, EndpointsQuery, Query, QueryId};
 
 /// The state of one upstream: its chain, then what the chain leads to. Two stages, so that while the targets of a new chain
 /// are awaited the old chain stays in service with fresh endpoints.
 #[derive(Debug)]
 pub(super) struct UpstreamState {
-    plan: UpstreamPlan,
-    chain: Slot<ChainQuery, PartRef<CompiledChain>>,
+    plan: PartRef<UpstreamPlan>,
+    chain: Slot<ChainSpec, PartRef<CompiledChain>>,
     target: Slot<TargetSpec, PartRef<UpstreamTarget>>,
+    /// The plan was replaced since the last look.
+    moved: bool,
 }
 
-#[derive(Debug, Clone)]
+/// Which chain: the plan's.
+#[derive(Debug)]
+struct ChainSpec(PartRef<UpstreamPlan>);
+
+impl PartialEq for ChainSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id() == other.0.id() || self.0.chain == other.0.chain
+    }
+}
+
+#[derive(Debug)]
 struct TargetSpec {
     settings: PartRef<UpstreamSettings>,
     chain: PartRef<CompiledChain>,
@@ -31,29 +43,33 @@ impl PartialEq for TargetSpec {
 }
 
 impl UpstreamState {
-    pub(super) fn new(plan: UpstreamPlan) -> Self {
+    pub(super) fn new(plan: PartRef<UpstreamPlan>) -> Self {
         Self {
             plan,
             chain: Slot::default(),
             target: Slot::default(),
+            moved: true,
         }
     }
 
-    pub(super) const fn plan(&self) -> &UpstreamPlan {
+    pub(super) fn plan(&self) -> &UpstreamPlan {
         &self.plan
     }
 
-    pub(super) fn set_plan(&mut self, plan: UpstreamPlan) {
+    pub(super) fn set_plan(&mut self, plan: PartRef<UpstreamPlan>) {
+        self.moved |= self.plan.id() != plan.id();
         self.plan = plan;
     }
 
     /// Brings the upstream up to date; returns whether anything in it changed.
     pub(super) fn refresh(&mut self, shared: &SharedParts, run: &mut Run<'_>) -> bool {
-        let Some(query) = self.plan.chain.clone() else {
+        if !self.moved && self.chain.is_settled(run) && self.target.is_settled(run) {
             return false;
-        };
-        let mut changed = self.chain.refresh(query, false, run, |query, _, asker| {
-            match asker.ask(&Query::Chain(query.clone()))? {
+        }
+        self.moved = false;
+        let spec = ChainSpec(self.plan.clone());
+        let mut changed = self.chain.refresh(spec, false, run, |spec, _, asker| {
+            match asker.ask(&Query::Chain(spec.0.chain.clone()))? {
                 Answer::Chain(chain) => Some(chain),
                 _ => None,
             }
@@ -70,6 +86,7 @@ impl UpstreamState {
             }
             None => {
                 changed |= self.target.output().is_some();
+                run.rewired = true;
                 self.target = Slot::default();
             }
         }
@@ -78,7 +95,6 @@ impl UpstreamState {
 
     pub(super) fn entry(&self) -> UpstreamEntry {
         UpstreamEntry {
-            id: self.plan.id.clone(),
             definition: self.plan.definition.clone(),
             target: self.target.output().cloned(),
         }

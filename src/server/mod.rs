@@ -1,5 +1,6 @@
 //! The program's servers.
 
+pub mod access;
 pub mod ads;
 pub mod bootstrap;
 pub mod checks;
@@ -9,6 +10,7 @@ pub mod http;
 mod local_checks;
 mod provider;
 pub mod serve;
+pub mod tls;
 
 pub use local_checks::LocalChecks;
 pub use provider::MeshProvider;

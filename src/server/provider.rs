@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::config_source::{ConfigSource, SourceWatch, StreamEnd, WatchError};
 use crate::model::ProxyId;
+use crate::server::access::{Access, Authorizer, UnknownToken};
 use crate::server::ads::{
     AuthError, Caller, ClientNode, EndReason, OpenError, ResourceProvider, ResourceWatch,
     StreamUpdate,
@@ -23,6 +24,7 @@ use crate::xds::{Generated, Generator, Problem, ResourceSet};
 pub struct MeshProvider {
     source: Arc<dyn ConfigSource>,
     node: SmolStr,
+    authorizer: Arc<dyn Authorizer>,
     shared: Arc<Shared>,
 }
 
@@ -39,6 +41,8 @@ struct Stream {
     id: ProxyId,
     work: Mutex<Work>,
     updates: watch::Sender<StreamUpdate>,
+    /// The service that the proxy stands for, once there is a snapshot.
+    service: Mutex<SmolStr>,
     /// A token is in the queue.
     queued: AtomicBool,
     /// The stream has ended: the watch is to be dropped, by a pool thread, so that ending never waits.
@@ -52,7 +56,8 @@ struct Work {
 }
 
 impl MeshProvider {
-    /// A provider over a config source, for streams that name no node: `node`. Starts `threads` threads that make resources;
+    /// A provider over a config source, for streams that name no node: `node`; `authorizer` decides who may have which
+    /// resources. Starts `threads` threads that make resources;
     /// they end with the last stream and the provider.
     ///
     /// # Errors
@@ -60,6 +65,7 @@ impl MeshProvider {
     pub fn start(
         source: Arc<dyn ConfigSource>,
         node: impl Into<SmolStr>,
+        authorizer: Arc<dyn Authorizer>,
         generator: Arc<Generator>,
         threads: usize,
     ) -> std::io::Result<Self> {
@@ -87,6 +93,7 @@ impl MeshProvider {
         Ok(Self {
             source,
             node: node.into(),
+            authorizer,
             shared,
         })
     }
@@ -112,9 +119,11 @@ impl fmt::Debug for MeshProvider {
 }
 
 impl ResourceProvider for MeshProvider {
-    fn resolve_token(&self, _caller: &Caller) -> Result<(), AuthError> {
-        // Every token may do everything (decision C2); whoever listens beyond loopback has said so.
-        Ok(())
+    fn resolve_token(&self, caller: &Caller) -> Result<(), AuthError> {
+        self.authorizer
+            .grants(&caller.token)
+            .map(drop)
+            .map_err(unknown)
     }
 
     fn open(
@@ -133,6 +142,7 @@ impl ResourceProvider for MeshProvider {
             id,
             work: Mutex::default(),
             updates: watch::Sender::new(StreamUpdate::Waiting),
+            service: Mutex::default(),
             queued: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });
@@ -147,6 +157,8 @@ impl ResourceProvider for MeshProvider {
         Ok(Box::new(MeshWatch {
             stream,
             shared: self.shared.clone(),
+            authorizer: self.authorizer.clone(),
+            token: caller.token.clone(),
         }))
     }
 }
@@ -196,6 +208,8 @@ impl Stream {
                     .generator
                     .resources(&snapshot, work.generated.as_ref());
                 shared.note(&self.id, &generated.problems);
+                // Before the resources can be seen, so that they are authorized for what they are of.
+                *self.service.lock() = SmolStr::new(snapshot.authorized_service());
                 self.updates
                     .send_replace(StreamUpdate::Resources(generated.set.clone()));
                 work.generated = Some(generated);
@@ -219,6 +233,12 @@ fn reason(end: StreamEnd) -> EndReason {
 struct MeshWatch {
     stream: Arc<Stream>,
     shared: Arc<Shared>,
+    authorizer: Arc<dyn Authorizer>,
+    token: SmolStr,
+}
+
+fn unknown(error: UnknownToken) -> AuthError {
+    AuthError::Unauthenticated(error.to_string())
 }
 
 impl fmt::Debug for MeshWatch {
@@ -235,7 +255,11 @@ impl ResourceWatch for MeshWatch {
     }
 
     fn authorize(&self, _resources: &ResourceSet) -> Result<(), AuthError> {
-        Ok(())
+        let grants = self.authorizer.grants(&self.token).map_err(unknown)?;
+        let service = self.stream.service.lock().clone();
+        grants
+            .require(Access::Watch(&service))
+            .map_err(|denied| AuthError::PermissionDenied(denied.to_string()))
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
+use super::access::{AllowAll, Authorizer};
 use super::ads::{self, AdsConfig, AdsService};
 use super::files::{
     FileProblems, FileSet, FileTargets, FileWatcher, LocalRecords, OwnedRecords, RefusedRecord,
@@ -284,10 +285,12 @@ impl Parts {
             CatalogConfigSource::start(manager.clone(), local, SessionLimiter::new(), &options)
                 .map_err(|e| failed("can't start the catalog's proxies")(&e))?;
         let catalog = Arc::new(catalog);
+        let authorizer: Arc<dyn Authorizer> = Arc::new(AllowAll::default());
         let generator = Arc::new(Generator::new());
         let provider = MeshProvider::start(
             catalog.clone(),
             plan.node_name.clone(),
+            authorizer.clone(),
             generator.clone(),
             GENERATOR_THREADS,
         )
@@ -304,6 +307,7 @@ impl Parts {
             ..HttpConfig::default()
         };
         let http_parts = HttpParts {
+            authorizer,
             embedded: embedded.clone(),
             node: plan.node_name.clone(),
             agent: Arc::new(LocalAgent::new(state, Some(checks.clone()))),

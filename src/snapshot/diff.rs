@@ -23,6 +23,8 @@ pub enum SnapshotChange {
     Mesh,
     /// Token providers.
     JwtProviders,
+    /// The application's own checks that are opened.
+    ExposedChecks,
     /// An upstream that wasn't there.
     UpstreamAdded(UpstreamId),
     /// An upstream that is gone.
@@ -87,6 +89,9 @@ fn sidecar(
     if old.jwt_providers.id() != new.jwt_providers.id() {
         changes.push(SnapshotChange::JwtProviders);
     }
+    if old.exposed_checks.id() != new.exposed_checks.id() {
+        changes.push(SnapshotChange::ExposedChecks);
+    }
     if !triomphe::Arc::ptr_eq(&old.upstreams, &new.upstreams) {
         upstreams(&old.upstreams, &new.upstreams, changes);
     }
@@ -98,20 +103,20 @@ fn upstreams(old: &[UpstreamEntry], new: &[UpstreamEntry], changes: &mut Vec<Sna
     loop {
         match (old.peek(), new.peek()) {
             (None, None) => return,
-            (Some(a), b) if b.is_none_or(|b| a.id < b.id) => {
-                changes.push(SnapshotChange::UpstreamRemoved(a.id.clone()));
+            (Some(a), b) if b.is_none_or(|b| a.id() < b.id()) => {
+                changes.push(SnapshotChange::UpstreamRemoved(a.id().clone()));
                 old.next();
             }
-            (a, Some(b)) if a.is_none_or(|a| b.id < a.id) => {
-                changes.push(SnapshotChange::UpstreamAdded(b.id.clone()));
+            (a, Some(b)) if a.is_none_or(|a| b.id() < a.id()) => {
+                changes.push(SnapshotChange::UpstreamAdded(b.id().clone()));
                 new.next();
             }
             (Some(a), Some(b)) => {
                 if a.definition.id() != b.definition.id() {
-                    changes.push(SnapshotChange::UpstreamDefinition(a.id.clone()));
+                    changes.push(SnapshotChange::UpstreamDefinition(a.id().clone()));
                 }
                 targets(
-                    &a.id,
+                    a.id(),
                     a.target.as_deref().map(|p| &**p),
                     b.target.as_deref().map(|p| &**p),
                     changes,

@@ -69,8 +69,10 @@ impl Serialize for ConnectProxySnapshot {
         map.serialize_entry("Leaf", &Inner(&self.leaf))?;
         map.serialize_entry("Intentions", &Inner(&self.intentions))?;
         map.serialize_entry("MeshConfig", &Inner(&self.mesh))?;
-        let providers: Vec<_> = self.jwt_providers.iter().map(Inner).collect();
+        let providers = self.jwt_providers.iter();
+        let providers: Vec<_> = providers.map(|p| p.without_secrets()).collect();
         map.serialize_entry("JWTProviders", &providers)?;
+        map.serialize_entry("ExposedChecks", &self.exposed_checks.paths)?;
         map.serialize_entry("Upstreams", &Upstreams(&self.upstreams))?;
         map.end()
     }
@@ -81,14 +83,14 @@ struct Upstreams<'a>(&'a [UpstreamEntry]);
 
 impl Serialize for Upstreams<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|entry| (&entry.id, entry)))
+        serializer.collect_map(self.0.iter().map(|entry| (entry.id(), entry)))
     }
 }
 
 impl Serialize for UpstreamEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("Definition", &Inner(&self.definition))?;
+        map.serialize_entry("Definition", &self.definition.upstream)?;
         if let Some(target) = &self.target {
             map.serialize_entry("DiscoveryChain", &Inner(&target.chain))?;
             map.serialize_entry("Endpoints", &Targets(&target.endpoints))?;

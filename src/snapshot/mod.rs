@@ -16,8 +16,8 @@ use triomphe::Arc;
 
 use crate::model::chain::CompiledChain;
 use crate::model::{
-    CaRoots, Endpoint, Intention, IssuedCert, JwtProvider, Locality, MeshConfig, ProxyConfig,
-    ProxyId, ServiceKind, TaggedAddress, Upstream, UpstreamId,
+    CaRoots, Endpoint, ExposedChecks, Intention, IssuedCert, JwtProvider, Locality, MeshConfig,
+    ProxyConfig, ProxyId, ServiceKind, TaggedAddress, Upstream, UpstreamId,
 };
 
 pub use diff::{SnapshotChange, SnapshotDiff};
@@ -82,6 +82,8 @@ pub struct ConnectProxySnapshot {
     pub mesh: PartRef<Option<MeshConfig>>,
     /// Token providers by name, sorted.
     pub jwt_providers: PartRef<Vec<Arc<JwtProvider>>>,
+    /// What of the application's own checks is to be opened; empty unless `Expose.Checks` is set.
+    pub exposed_checks: PartRef<ExposedChecks>,
     /// What the application dials, sorted by id.
     pub upstreams: Arc<[UpstreamEntry]>,
 }
@@ -89,12 +91,19 @@ pub struct ConnectProxySnapshot {
 /// An upstream of one proxy.
 #[derive(Debug, Clone)]
 pub struct UpstreamEntry {
-    /// Which upstream.
-    pub id: UpstreamId,
-    /// Its definition, with central configuration merged in: where to listen, and how.
-    pub definition: PartRef<Upstream>,
+    /// Where to listen for it, and how; shared by all proxies that define it equally.
+    pub definition: PartRef<UpstreamDefinition>,
     /// Where its traffic goes; shared by all proxies with equal settings. `None` until its chain is known.
     pub target: Option<PartRef<UpstreamTarget>>,
+}
+
+/// An upstream as a proxy defines it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpstreamDefinition {
+    /// Which upstream.
+    pub id: UpstreamId,
+    /// Its definition, with central configuration merged in.
+    pub upstream: Upstream,
 }
 
 /// Where an upstream's traffic goes.
@@ -151,6 +160,23 @@ impl ConfigSnapshot {
     pub fn authorized_service(&self) -> &str {
         match self.kind {
             KindSnapshot::ConnectProxy(_) => &self.header.proxy.destination_service_name,
+        }
+    }
+}
+
+impl UpstreamEntry {
+    /// Which upstream.
+    #[must_use]
+    pub fn id(&self) -> &UpstreamId {
+        &self.definition.id
+    }
+}
+
+impl From<Upstream> for UpstreamDefinition {
+    fn from(upstream: Upstream) -> Self {
+        Self {
+            id: UpstreamId::of(&upstream),
+            upstream,
         }
     }
 }

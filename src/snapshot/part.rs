@@ -1,6 +1,7 @@
 //! Parts: shared values with an identity.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,12 +10,14 @@ use triomphe::Arc;
 /// The identity of a part: unique within the process and never used again, unlike an address (decision E9). Two parts
 /// with equal ids are the same; two with different ids may still be equal in content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PartId(u64);
+pub struct PartId(NonZeroU64);
 
 impl PartId {
     fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+        // Counting up from 1 doesn't come to 0 again within any process's life.
+        let next = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        Self(next.unwrap_or(NonZeroU64::MAX))
     }
 }
 

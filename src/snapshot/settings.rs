@@ -49,7 +49,7 @@ impl UpstreamSettings {
                     )),
                 }
             } else {
-                known.insert(key, value.clone());
+                known.insert(key, weak_members(value));
             }
         }
         let mut settings = Self::default();
@@ -93,6 +93,20 @@ impl UpstreamSettings {
     }
 }
 
+/// Whole numbers among the members of an object may be text too.
+fn weak_members(value: &serde_json::Value) -> serde_json::Value {
+    let serde_json::Value::Object(members) = value else {
+        return value.clone();
+    };
+    let weak = |value: &serde_json::Value| {
+        weak_integer(value).map_or_else(|| value.clone(), serde_json::Value::from)
+    };
+    members
+        .iter()
+        .map(|(key, value)| (key.clone(), weak(value)))
+        .collect()
+}
+
 /// A whole number, also as text or as a float without fraction (xds.md 3.5: weakly typed).
 fn weak_integer(value: &serde_json::Value) -> Option<i64> {
     match value {
@@ -130,6 +144,23 @@ mod tests {
         assert_eq!(settings.protocol, "http");
         assert_eq!(settings.connect_timeout_ms, 2500);
         assert!(complaints.is_empty());
+    }
+
+    #[test]
+    fn xds_3_5_numbers_of_limits_and_checks_may_be_text() {
+        let (settings, complaints) = read(serde_json::json!({
+            "limits": {"max_connections": "5", "max_pending_requests": 6.0},
+            "passive_health_check": {"interval": "10s", "max_failures": "3", "base_ejection_time": "1m"},
+        }));
+        assert!(complaints.is_empty(), "{complaints:?}");
+        let limits = settings.limits.unwrap();
+        assert_eq!(limits.max_connections, Some(5));
+        assert_eq!(limits.max_pending_requests, Some(6));
+        let check = settings.passive_health_check.unwrap();
+        assert_eq!(
+            (check.max_failures, check.interval),
+            (3, crate::model::GoDuration::from_secs(10))
+        );
     }
 
     #[test]

@@ -4,8 +4,8 @@ use triomphe::Arc;
 
 use crate::model::chain::CompiledChain;
 use crate::model::{
-    CaRoots, Endpoint, Intention, IssuedCert, JwtProvider, MeshConfig, ResolvedServiceConfig,
-    ServiceInstance,
+    CaRoots, Endpoint, ExposedChecks, Intention, IssuedCert, JwtProvider, MeshConfig,
+    ResolvedServiceConfig, ServiceInstance,
 };
 use crate::snapshot::{PartId, PartRef};
 
@@ -28,6 +28,8 @@ pub enum Answer {
     Endpoints(PartRef<Vec<Endpoint>>),
     /// To [`Query::ServiceConfig`](super::Query::ServiceConfig).
     ServiceConfig(PartRef<ResolvedServiceConfig>),
+    /// To [`Query::ExposedChecks`](super::Query::ExposedChecks): empty if there are none.
+    ExposedChecks(PartRef<ExposedChecks>),
     /// To [`Query::ServiceRecord`](super::Query::ServiceRecord): `None` if it isn't registered.
     ServiceRecord(PartRef<Option<Arc<ServiceInstance>>>),
 }
@@ -43,6 +45,7 @@ macro_rules! each {
             Answer::Chain($p) => $body,
             Answer::Endpoints($p) => $body,
             Answer::ServiceConfig($p) => $body,
+            Answer::ExposedChecks($p) => $body,
             Answer::ServiceRecord($p) => $body,
         }
     };
@@ -67,6 +70,7 @@ impl Answer {
             (Self::Chain(a), Self::Chain(b)) => ***a == ***b,
             (Self::Endpoints(a), Self::Endpoints(b)) => ***a == ***b,
             (Self::ServiceConfig(a), Self::ServiceConfig(b)) => ***a == ***b,
+            (Self::ExposedChecks(a), Self::ExposedChecks(b)) => ***a == ***b,
             (Self::ServiceRecord(a), Self::ServiceRecord(b)) => ***a == ***b,
             _ => false,
         }

@@ -31,6 +31,13 @@ pub enum Query {
     Endpoints(EndpointsQuery),
     /// Central configuration of a service, resolved.
     ServiceConfig(ServiceConfigQuery),
+    /// What of an instance's own checks a sidecar opens (store.md 4.11).
+    ExposedChecks {
+        /// Node.
+        node: SmolStr,
+        /// Id of the instance.
+        service_id: SmolStr,
+    },
     /// The registration of an instance in the catalog.
     ServiceRecord {
         /// Node.
@@ -93,6 +100,9 @@ impl fmt::Display for Query {
             Self::Chain(q) => write!(f, "discovery chain of {}", q.service),
             Self::Endpoints(q) => write!(f, "endpoints of {}", q.service),
             Self::ServiceConfig(q) => write!(f, "central configuration of {}", q.service),
+            Self::ExposedChecks { node, service_id } => {
+                write!(f, "checks of {node}/{service_id}")
+            }
             Self::ServiceRecord { node, service_id } => {
                 write!(f, "registration of {node}/{service_id}")
             }

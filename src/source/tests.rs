@@ -10,8 +10,8 @@ use super::*;
 use crate::ca::Authority;
 use crate::clock::TestClock;
 use crate::model::{
-    CaConfig, CheckStatus, ConfigEntry, EntryKey, EntryKind, HealthCheck, Node, ProxyMode,
-    ServiceInstance, ServiceKind, decode_document,
+    CaConfig, CheckStatus, ConfigEntry, EntryKey, EntryKind, ExposedChecks, HealthCheck, Node,
+    ProxyMode, ServiceInstance, ServiceKind, decode_document,
 };
 use crate::store::{MemoryBackend, Op, Register, Store, Transaction, WaitHandle};
 
@@ -469,6 +469,52 @@ fn store_150_a_write_touches_only_the_answers_of_its_row() {
         assert!(touched.is_subset(&allowed), "{what}: {touched:?}");
         assert!(touched.is_superset(&changed), "{what}: {touched:?}");
     }
+}
+
+#[test]
+fn store_4_11_checks_of_an_instance_that_a_sidecar_opens() {
+    let store = store();
+    let query = Query::ExposedChecks {
+        node: "n1".into(),
+        service_id: "web".into(),
+    };
+    let views = StoreViews {
+        datacenter: "dc1".into(),
+    };
+    let ask = || match views.answer(&query, &store.snapshot().reader()) {
+        Ok(Answer::ExposedChecks(checks)) => (**checks).clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ask(), ExposedChecks::default());
+    let http = |status| HealthCheck {
+        node: "n1".into(),
+        check_id: "http".into(),
+        service_id: "web".into(),
+        status,
+        definition: crate::model::CheckDefinition {
+            http: "http://localhost:8080/health".into(),
+            ..Default::default()
+        },
+        ..HealthCheck::default()
+    };
+    accept(
+        &store,
+        register(
+            "n1",
+            Some(service("web")),
+            vec![http(CheckStatus::Critical)],
+        ),
+    );
+    let exposed = ask();
+    assert_eq!(exposed.paths.len(), 1);
+    assert_eq!(exposed.paths[0].path, "/health");
+    assert_eq!(exposed.complaints, [""; 0]);
+    // How it goes doesn't matter.
+    accept(
+        &store,
+        register("n1", Some(service("web")), vec![http(CheckStatus::Passing)]),
+    );
+    assert_eq!(ask(), exposed);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use triomphe::Arc;
 
 use crate::chain::{self, ChainRequest, EntryLookup, ServiceKey};
 use crate::model::{
-    ConfigEntry, Endpoint, EntryKind, Locality, ProxyDefaults, ServiceDefaults, ServiceResolver,
-    ServiceRouter, ServiceSplitter,
+    ConfigEntry, Endpoint, EntryKind, ExposedChecks, Locality, ProxyDefaults, ServiceDefaults,
+    ServiceResolver, ServiceRouter, ServiceSplitter,
 };
 use crate::snapshot::Part;
 use crate::store::Reader;
@@ -60,6 +60,9 @@ impl StoreViews {
             Query::Chain(query) => self.chain(query, reader),
             Query::Endpoints(query) => self.endpoints(query, reader),
             Query::ServiceConfig(query) => Ok(service_config(query, reader)),
+            Query::ExposedChecks { node, service_id } => Ok(Answer::ExposedChecks(Part::new(
+                exposed_checks(node, service_id, reader),
+            ))),
             Query::ServiceRecord { node, service_id } => {
                 let row = reader.instance(node.as_str(), service_id);
                 Ok(Answer::ServiceRecord(Part::new(
@@ -129,6 +132,23 @@ impl StoreViews {
         }
         Ok(Answer::Endpoints(Part::new(endpoints)))
     }
+}
+
+fn exposed_checks(node: &str, service_id: &str, reader: &Reader<'_>) -> ExposedChecks {
+    let Some(instance) = reader.instance(node, service_id) else {
+        return ExposedChecks::default();
+    };
+    let address = reader.node(node).map(|row| row.value.address.clone());
+    let services = reader.node_services(node);
+    let services: Vec<_> = services.iter().map(|row| &*row.value).collect();
+    let checks = reader.node_checks(node);
+    let checks: Vec<_> = checks.iter().map(|row| &*row.value).collect();
+    ExposedChecks::of(
+        &instance.value,
+        &address.unwrap_or_default(),
+        &services,
+        &checks,
+    )
 }
 
 fn service_config(query: &ServiceConfigQuery, reader: &Reader<'_>) -> Answer {

@@ -135,10 +135,28 @@ fn xds_61_envoy_takes_the_resources() {
                 }},
             }))];
         });
+    let mut checks = Fixture::web();
+    checks.exposed_checks = crate::snapshot::Part::new(crate::model::ExposedChecks {
+        paths: super::fixtures::read::<crate::model::Expose>(&json!({"Paths": [
+            {"Path": "/health", "ListenerPort": 21600, "LocalPathPort": 3000, "Protocol": "http"},
+        ]}))
+        .paths,
+        agent_address: "10.0.0.1".into(),
+        complaints: Vec::new(),
+    });
     let tcp = super::fixtures::example().config(json!({"max_inbound_connections": 3}));
-    for (number, fixture) in [everything(), grpc, tcp, tokens, own_http, own_tcp, limited]
-        .iter()
-        .enumerate()
+    for (number, fixture) in [
+        everything(),
+        grpc,
+        tcp,
+        tokens,
+        own_http,
+        own_tcp,
+        limited,
+        checks,
+    ]
+    .iter()
+    .enumerate()
     {
         let generated = fixture.generate();
         assert_consistent(&generated);

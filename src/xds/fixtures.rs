@@ -9,8 +9,8 @@ use triomphe::Arc;
 use super::{Generated, Resource, ResourceSet, ResourceType, resource_to_json};
 use crate::model::chain::CompiledChain;
 use crate::model::{
-    CaRoots, Decode, Endpoint, EndpointHealth, Intention, IssuedCert, JwtProvider, MeshConfig,
-    PrivateKey, ProxyId, ServiceKind, Upstream, UpstreamId, decode_document,
+    CaRoots, Decode, Endpoint, EndpointHealth, ExposedChecks, Intention, IssuedCert, JwtProvider,
+    MeshConfig, PrivateKey, ProxyId, ServiceKind, Upstream, decode_document,
 };
 use crate::snapshot::{
     ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, Part, PartRef, TargetEndpoints,
@@ -37,6 +37,7 @@ pub(super) struct Fixture {
     pub intentions: PartRef<Vec<Intention>>,
     pub mesh: PartRef<Option<MeshConfig>>,
     pub jwt_providers: PartRef<Vec<Arc<JwtProvider>>>,
+    pub exposed_checks: PartRef<ExposedChecks>,
     pub upstreams: Vec<UpstreamEntry>,
 }
 
@@ -55,6 +56,7 @@ impl Fixture {
             intentions: Part::new(Vec::new()),
             mesh: Part::new(None),
             jwt_providers: Part::new(Vec::new()),
+            exposed_checks: Part::new(ExposedChecks::default()),
             upstreams: Vec::new(),
         }
     }
@@ -132,11 +134,10 @@ impl Fixture {
             endpoints,
         });
         self.upstreams.push(UpstreamEntry {
-            id: UpstreamId::of(&definition),
-            definition: Part::new(definition),
+            definition: Part::new(definition.into()),
             target: Some(target),
         });
-        self.upstreams.sort_by(|a, b| a.id.cmp(&b.id));
+        self.upstreams.sort_by(|a, b| a.id().cmp(b.id()));
         self
     }
 
@@ -149,7 +150,7 @@ impl Fixture {
         let entry = self
             .upstreams
             .iter_mut()
-            .find(|entry| entry.id.name == upstream)
+            .find(|entry| entry.id().name == upstream)
             .unwrap();
         let old = entry.target.as_ref().unwrap();
         let mut new = UpstreamTarget {
@@ -172,6 +173,7 @@ impl Fixture {
                 intentions: self.intentions.clone(),
                 mesh: self.mesh.clone(),
                 jwt_providers: self.jwt_providers.clone(),
+                exposed_checks: self.exposed_checks.clone(),
                 upstreams: Arc::from(self.upstreams.clone()),
             }),
         }

@@ -167,7 +167,7 @@ impl Run<'_> {
         self.roots();
         self.leaf(sidecar);
         self.public_listener(&proxy, sidecar);
-        self.application(&proxy);
+        self.application(&proxy, sidecar);
         let upstreams = Upstreams::new(self, &proxy, sidecar);
         upstreams.add();
     }
@@ -218,8 +218,8 @@ impl Run<'_> {
     }
 
     /// The application's clusters and the exposed paths.
-    fn application(&mut self, proxy: &Proxy<'_>) {
-        let inputs = vec![self.snapshot.header.id()];
+    fn application(&mut self, proxy: &Proxy<'_>, sidecar: &ConnectProxySnapshot) {
+        let inputs = vec![self.snapshot.header.id(), sidecar.exposed_checks.id()];
         let old = self.old.and_then(|old| old.application.clone());
         let unit = reuse(old.as_ref(), &inputs).unwrap_or_else(|| {
             let mut unit = Unit {
@@ -244,7 +244,8 @@ impl Run<'_> {
                 }
             }
             unit.resources.extend(unit.local_app.clone());
-            let (listeners, clusters, problems) = sidecar::exposed_paths(proxy);
+            let (listeners, clusters, problems) =
+                sidecar::exposed_paths(proxy, &sidecar.exposed_checks);
             for (name, cluster) in clusters {
                 unit.resources
                     .push(self.shared.encode(ResourceType::Cluster, &name, &cluster));

@@ -172,7 +172,7 @@ fn fc_011_an_edited_upstream_takes_effect() {
         ));
         let snapshot = next(&mut watch);
         world.settle();
-        assert!(shows(&upstream(&snapshot, "db").definition));
+        assert!(shows(&upstream(&snapshot, "db").definition.upstream));
         assert!(watch.try_next().unwrap().is_none(), "one new snapshot");
         assert_eq!(world.register(&id, instance.clone()), Registered::Unchanged);
         world.settle();

@@ -284,11 +284,11 @@ fn nothing_broke(old: &ConfigSnapshot, new: &ConfigSnapshot) {
             .is_some_and(|t| t.endpoints.iter().all(|e| e.endpoints.is_some()))
     };
     for upstream in before.upstreams.iter().filter(|u| complete(u)) {
-        if let Some(now) = after.upstreams.iter().find(|u| u.id == upstream.id) {
+        if let Some(now) = after.upstreams.iter().find(|u| u.id() == upstream.id()) {
             assert!(
                 complete(now),
                 "{} broke while its replacement is awaited",
-                now.id
+                now.id()
             );
         }
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proxycfg::model::{CheckStatus, EntryKey, EntryKind, MeshGatewayMode, Upstream};
+use proxycfg::model::{CheckStatus, EntryKey, EntryKind, ExposedChecks, MeshGatewayMode, Upstream};
+use proxycfg::snapshot::{ConfigSnapshot, KindSnapshot, Part};
 use proxycfg::source::{Answer, ChainQuery, EndpointsQuery, Query, QueryError, StoreViews};
 use proxycfg::store::Op;
 use serde_json::json;
@@ -168,6 +169,41 @@ fn kinds_t2_a_sidecar_is_ready_with_the_last_mandatory_answer_and_not_before() {
         // What central configuration says is needed to ask for the rest.
         next(&mut watch);
     }
+}
+
+#[test]
+fn store_4_11_checks_that_a_sidecar_opens_are_not_waited_for() {
+    let is_checks = |query: &Query| matches!(query, Query::ExposedChecks { .. });
+    let host = fed_host(move |query| !is_checks(query));
+    let id = proxy_id("web");
+    let exposed = |snapshot: &ConfigSnapshot| {
+        let KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
+        sidecar.exposed_checks.paths.len()
+    };
+    let mut web = sidecar("web", &[]);
+    web.proxy.destination_service_id = "web-1".into();
+    host.register(&id, web.clone());
+    host.ready(&id);
+    assert_eq!(host.feed().of(is_checks).len(), 0);
+
+    web.proxy.expose.checks = true;
+    host.register(&id, web.clone());
+    eventually("the question for checks", || {
+        host.feed().of(is_checks).len() == 1
+    });
+    host.settle();
+    assert_eq!(exposed(&host.ready(&id)), 0);
+    let mut watch = host.manager.watch(&id);
+    next(&mut watch);
+    let mut checks = ExposedChecks::default();
+    checks.paths.resize_with(2, Default::default);
+    let answer = Answer::ExposedChecks(Part::new(checks));
+    host.feed().send(is_checks, |_| Ok(answer.clone()));
+    assert_eq!(exposed(&next(&mut watch)), 2);
+
+    web.proxy.expose.checks = false;
+    host.register(&id, web);
+    eventually("checks are closed", || exposed(&host.ready(&id)) == 0);
 }
 
 #[test]

@@ -225,7 +225,7 @@ pub fn entry_op(json: serde_json::Value) -> Op {
 /// The upstream of a snapshot by name.
 pub fn upstream<'s>(snapshot: &'s ConfigSnapshot, name: &str) -> &'s UpstreamEntry {
     let KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
-    let found = sidecar.upstreams.iter().find(|u| u.id.name == name);
+    let found = sidecar.upstreams.iter().find(|u| u.id().name == name);
     found.unwrap_or_else(|| panic!("no upstream {name} in {:?}", sidecar.upstreams))
 }
 

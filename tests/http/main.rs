@@ -3,6 +3,7 @@
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod access;
 mod agent;
 mod bad_bodies;
 mod blocking;

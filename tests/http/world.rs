@@ -9,6 +9,7 @@ use proxycfg::clock::TestClock;
 use proxycfg::config_source::{LocalState, LocalSync, LocalSyncOptions};
 use proxycfg::embedded::{Embedded, EmbeddedConfig};
 use proxycfg::model::{Node, SidecarPortRange};
+use proxycfg::server::access::{AllowAll, Authorizer};
 use proxycfg::server::http::{HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump, serve};
 use proxycfg::xds::Generator;
 use serde_json::Value;
@@ -89,6 +90,18 @@ impl World {
     }
 
     pub fn with(change: impl FnOnce(&mut HttpConfig)) -> Self {
+        Self::start(change, |_| Arc::new(AllowAll::default()))
+    }
+
+    /// A server that asks an authorizer.
+    pub fn guarded(authorizer: impl FnOnce(Arc<TestClock>) -> Arc<dyn Authorizer>) -> Self {
+        Self::start(|_| {}, authorizer)
+    }
+
+    fn start(
+        change: impl FnOnce(&mut HttpConfig),
+        authorizer: impl FnOnce(Arc<TestClock>) -> Arc<dyn Authorizer>,
+    ) -> Self {
         let clock = Arc::new(TestClock::new());
         let mut config = EmbeddedConfig::default();
         config.engine.workers = 2;
@@ -112,6 +125,7 @@ impl World {
         };
         change(&mut config);
         let parts = HttpParts {
+            authorizer: authorizer(clock.clone()),
             embedded: embedded.clone(),
             node: NODE.into(),
             agent: Arc::new(LocalAgent::new(local.clone(), None)),
@@ -164,6 +178,25 @@ impl World {
     pub fn get_later(&self, path: &str) -> JoinHandle<Answer> {
         let (client, url) = (self.client.clone(), self.url(path));
         std::thread::spawn(move || answer(client.get(url).call()))
+    }
+
+    /// Any request with headers of its own.
+    #[track_caller]
+    pub fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Answer {
+        let mut request = ureq::http::Request::builder()
+            .method(method)
+            .uri(self.url(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        answer(self.client.run(request.body(body).unwrap()))
     }
 
     #[track_caller]

@@ -11,6 +11,7 @@ use proxycfg::embedded::{Embedded, EmbeddedConfig};
 use proxycfg::hcl;
 use proxycfg::model::{self, CheckStatus, Node, ProxyId, ServiceDefinition, SidecarPortRange};
 use proxycfg::server::MeshProvider;
+use proxycfg::server::access::AllowAll;
 use proxycfg::server::ads::{AdsConfig, AdsService, StreamPhase, serve};
 use proxycfg::server::bootstrap::BootstrapParams;
 use proxycfg::store::Transaction;
@@ -74,8 +75,14 @@ impl Mesh {
         let catalog =
             CatalogConfigSource::start(manager.clone(), source, SessionLimiter::new(), &options);
         let catalog = Arc::new(catalog.unwrap());
-        let provider =
-            MeshProvider::start(catalog.clone(), NODE, Arc::new(Generator::new()), 1).unwrap();
+        let provider = MeshProvider::start(
+            catalog.clone(),
+            NODE,
+            Arc::new(AllowAll::default()),
+            Arc::new(Generator::new()),
+            1,
+        )
+        .unwrap();
         let ads = AdsService::new(Arc::new(provider), AdsConfig::default());
 
         let runtime = tokio::runtime::Builder::new_multi_thread()

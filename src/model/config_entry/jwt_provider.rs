@@ -201,6 +201,42 @@ record! {
     }
 }
 
+/// Members of a key that nobody but its owner may know (RFC 7518, 6.2.2, 6.3.2 and 6.4.1).
+const SECRET_KEY_MEMBERS: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
+
+/// Whether a text is a JSON web key set with a secret or private key in it (decision C1).
+#[must_use]
+pub fn has_secret_web_keys(text: &str) -> bool {
+    if !text.contains("\"keys\"") {
+        return false;
+    }
+    let json = serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
+    let keys = json.get("keys").and_then(serde_json::Value::as_array);
+    keys.into_iter().flatten().any(|key| {
+        SECRET_KEY_MEMBERS
+            .iter()
+            .any(|member| key.get(member).is_some())
+    })
+}
+
+impl JwtProvider {
+    /// The provider without secret and private keys, to be shown (decision C1).
+    #[must_use]
+    pub fn without_secrets(&self) -> Self {
+        use base64::Engine as _;
+        let mut shown = self.clone();
+        let set = shown.json_web_key_set.as_mut();
+        if let Some(local) = set.and_then(|set| set.local.as_mut()) {
+            let text = base64::engine::general_purpose::STANDARD.decode(&local.jwks);
+            let text = text.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            if text.is_some_and(|text| has_secret_web_keys(&text)) {
+                "<redacted>".clone_into(&mut local.jwks);
+            }
+        }
+        shown
+    }
+}
+
 /// Tolerance for expiry unless one is given, in seconds.
 pub const DEFAULT_CLOCK_SKEW_SECONDS: i64 = 30;
 

@@ -30,6 +30,7 @@ pub use jwt_provider::{
     Jwks, JwksCluster, JwksTlsCertificates, JwksTlsProviderInstance, JwksTlsTrustedCa,
     JwtCacheConfig, JwtForwarding, JwtLocation, JwtLocationCookie, JwtLocationHeader,
     JwtLocationQueryParam, JwtProvider, LocalJwks, RemoteJwks, RetryPolicy, RetryPolicyBackOff,
+    has_secret_web_keys,
 };
 pub use mesh::{
     MeshConfig, MeshDirectionalHttp, MeshDirectionalTls, MeshHttp, MeshPeering, MeshTls,

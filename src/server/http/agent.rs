@@ -20,9 +20,10 @@ use super::json::{CheckJson, ServiceJson};
 use super::params::Params;
 use super::select::{CheckChoice, ServiceChoice};
 use crate::model::{
-    AgentCheck, CheckStatus, Place, Problems, ServiceDefinition, ServiceInstance, decode_document,
-    record,
+    AgentCheck, CheckStatus, NameKey, Place, Problems, ServiceDefinition, ServiceInstance,
+    ServiceKind, decode_document, record,
 };
+use crate::server::access::{Access, Grants, service_of};
 use crate::store::{InstanceKey, Key, Reads};
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
@@ -110,7 +111,7 @@ async fn services(State(state): Shared, params: Params) -> Result<Response, Http
         let services = state.agent().services();
         let mut wanted = BTreeMap::new();
         for service in &services {
-            if choice.wants(service)? {
+            if params.may(Access::Read(service_of(service))) && choice.wants(service)? {
                 let json = ServiceJson::of(service, 0, 0).in_datacenter(state.datacenter());
                 wanted.insert(service.id.as_str(), json);
             }
@@ -137,6 +138,7 @@ async fn service(
         let Some(service) = found else {
             return Err(AgentError::UnknownService(id).into());
         };
+        params.require(Access::Read(service_of(&service)))?;
         let hash = content_hash(&service)?;
         if asked == Some(hash.as_str()) {
             let key = Key::Instance(InstanceKey::new(state.node(), &service.id));
@@ -162,9 +164,11 @@ fn content_hash(service: &ServiceInstance) -> Result<String, HttpError> {
 
 async fn register(State(state): Shared, params: Params, body: Body) -> Result<Response, HttpError> {
     let replace = params.flag("replace-existing-checks")?;
+    let rights = params.grants().clone();
     let written = off_thread(move || {
         let (definition, mut warnings) =
             body.record("a service definition", ServiceDefinition::read)?;
+        may_register(&state, &rights, &definition)?;
         let more = state
             .agent()
             .register(definition, replace)
@@ -181,6 +185,25 @@ async fn register(State(state): Shared, params: Params, body: Body) -> Result<Re
     written.response(params.writer())
 }
 
+/// Whoever registers a service must have the right to write it, and what stands there under its id.
+fn may_register(
+    state: &HttpState,
+    rights: &Grants,
+    definition: &ServiceDefinition,
+) -> Result<(), HttpError> {
+    let name = match &definition.proxy {
+        Some(proxy) if definition.kind == ServiceKind::ConnectProxy => {
+            &proxy.destination_service_name
+        }
+        _ => &definition.name,
+    };
+    rights.require(Access::Write(name))?;
+    match state.agent().service(definition.effective_id()) {
+        Some(present) => Ok(rights.require(Access::Write(service_of(&present)))?),
+        None => Ok(()),
+    }
+}
+
 fn confirmed(state: &HttpState) -> Written {
     Written::done(serde_json::Value::Null, index(state))
 }
@@ -190,7 +213,11 @@ async fn deregister(
     Path(id): Path<String>,
     params: Params,
 ) -> Result<Response, HttpError> {
+    let rights = params.grants().clone();
     let written = off_thread(move || {
+        if let Some(present) = state.agent().service(&id) {
+            rights.require(Access::Write(service_of(&present)))?;
+        }
         state.agent().deregister(&id)?;
         Ok(confirmed(&state))
     })
@@ -204,7 +231,11 @@ async fn checks(State(state): Shared, params: Params) -> Result<Response, HttpEr
         let checks = state.agent().checks();
         let mut wanted = BTreeMap::new();
         for check in &checks {
-            if choice.wants(check)? {
+            let readable = match check.service_name.as_str() {
+                "" => Access::ReadAll,
+                service => Access::Read(service),
+            };
+            if params.may(readable) && choice.wants(check)? {
                 wanted.insert(check.check_id.as_str(), CheckJson::of(check, 0, 0));
             }
         }
@@ -218,8 +249,11 @@ async fn register_check(
     params: Params,
     body: Body,
 ) -> Result<Response, HttpError> {
+    let rights = params.grants().clone();
     let written = off_thread(move || {
         let (check, warnings) = body.record("a check", AgentCheck::read)?;
+        may_write_checks_of(&state, &rights, &check.service_id)?;
+        may_write_check(&state, &rights, check.given_id())?;
         state
             .agent()
             .register_check(check)
@@ -233,12 +267,43 @@ async fn register_check(
     written.response(params.writer())
 }
 
+/// Checks are written by who may write their service; those of the node are the operator's.
+fn may_write_checks_of(
+    state: &HttpState,
+    rights: &Grants,
+    service_id: &str,
+) -> Result<(), HttpError> {
+    let service = match service_id {
+        "" => None,
+        id => state.agent().service(id),
+    };
+    Ok(match service {
+        Some(service) => rights.require(Access::Write(service_of(&service)))?,
+        None => rights.require(Access::Operator)?,
+    })
+}
+
+/// The same for a check that is there already; one that isn't is told by whoever looks for it.
+fn may_write_check(state: &HttpState, rights: &Grants, id: &str) -> Result<(), HttpError> {
+    let checks = state.agent().checks();
+    let id = NameKey::new(id);
+    match checks
+        .iter()
+        .find(|check| NameKey::new(&check.check_id) == id)
+    {
+        Some(check) => may_write_checks_of(state, rights, &check.service_id),
+        None => Ok(()),
+    }
+}
+
 async fn deregister_check(
     State(state): Shared,
     Path(id): Path<String>,
     params: Params,
 ) -> Result<Response, HttpError> {
+    let rights = params.grants().clone();
     let written = off_thread(move || {
+        may_write_check(&state, &rights, &id)?;
         state.agent().deregister_check(&id)?;
         Ok(confirmed(&state))
     })
@@ -277,7 +342,9 @@ async fn set_status(
     status: CheckStatus,
 ) -> Result<Response, HttpError> {
     let note = params.text("note").unwrap_or_default().to_owned();
+    let rights = params.grants().clone();
     let written = off_thread(move || {
+        may_write_check(&state, &rights, &id)?;
         state.agent().update_check(&id, status, &note)?;
         Ok(confirmed(&state))
     })
@@ -304,8 +371,10 @@ async fn update(
     params: Params,
     body: Body,
 ) -> Result<Response, HttpError> {
+    let rights = params.grants().clone();
     let written = off_thread(move || {
         let (update, warnings) = body.record("a status", read_update)?;
+        may_write_check(&state, &rights, &id)?;
         let status = update.status.unwrap_or_default();
         let output = &update.output[..update.output.floor_char_boundary(MAX_OUTPUT)];
         state.agent().update_check(&id, status, output)?;

@@ -18,6 +18,7 @@ use super::json::{CatalogServiceJson, NodeJson, ServiceJson};
 use super::params::Params;
 use super::select::{Form, InstanceChoice, NodeChoice, ServiceChoice};
 use crate::model::{CatalogDeregistration, CatalogRegistration};
+use crate::server::access::{Access, service_of};
 use crate::store::{InstanceRow, PeeredName, Reader, Transaction};
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
@@ -112,8 +113,9 @@ async fn nodes(State(state): Shared, params: Params) -> Result<Response, HttpErr
 async fn services(State(state): Shared, params: Params) -> Result<Response, HttpError> {
     params.without(&["filter", "peer"])?;
     let meta = params.node_meta()?;
+    let rights = params.grants().clone();
     read(&state, &params, move |reader, writer| {
-        if meta.is_empty() {
+        if meta.is_empty() && rights.allows(Access::ReadAll) {
             let services: BTreeMap<_, _> = reader.service_names_with_tags().into_iter().collect();
             return writer.json(&services);
         }
@@ -123,7 +125,8 @@ async fn services(State(state): Shared, params: Params) -> Result<Response, Http
                 .iter()
                 .all(|(key, value)| node.meta.get(key) == Some(value))
             {
-                for service in reader.node_services(&node.node) {
+                let readable = reader.node_services(&node.node).into_iter();
+                for service in readable.filter(|s| rights.allows(Access::Read(service_of(s)))) {
                     let tags = services.entry(&service.service).or_default();
                     tags.extend(service.tags.iter().map(String::as_str));
                 }
@@ -183,6 +186,7 @@ async fn node(
         services: BTreeMap<&'a str, ServiceJson<'a>>,
     }
     let choice = ServiceChoice::of(&params)?;
+    let rights = params.grants().clone();
     let name = params.peered(&name);
     read(&state, &params, move |reader, writer| {
         let Some(node) = reader.node(&name) else {
@@ -190,7 +194,7 @@ async fn node(
         };
         let mut services = BTreeMap::new();
         for row in reader.node_services(&name) {
-            if choice.wants(row)? {
+            if rights.allows(Access::Read(service_of(row))) && choice.wants(row)? {
                 services.insert(row.id.as_str(), row.into());
             }
         }
@@ -213,11 +217,12 @@ async fn node_services(
     }
     params.without(&["merge-central-config"])?;
     let choice = ServiceChoice::of(&params)?;
+    let rights = params.grants().clone();
     let name = params.peered(&name);
     read(&state, &params, move |reader, writer| {
         let mut services = Vec::new();
         for row in reader.node_services(&name) {
-            if choice.wants(row)? {
+            if rights.allows(Access::Read(service_of(row))) && choice.wants(row)? {
                 services.push(row.into());
             }
         }

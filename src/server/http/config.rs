@@ -15,6 +15,7 @@ use super::body::Body;
 use super::error::HttpError;
 use super::params::Params;
 use crate::model::{ConfigEntry, EntryKey, EntryKind};
+use crate::server::access::Access;
 use crate::store::{Op, Transaction};
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
@@ -47,10 +48,41 @@ fn key_of(kind: &str, name: &str) -> Result<EntryKey, HttpError> {
     }
 }
 
+/// Entries of a service are read and written by who may do so with the service. Entries of the whole mesh are the operator's to
+/// write; what they say everybody in the mesh goes by, so that every known caller may read them.
+const fn of_mesh(kind: EntryKind) -> bool {
+    !matches!(
+        kind,
+        EntryKind::ServiceDefaults
+            | EntryKind::ServiceRouter
+            | EntryKind::ServiceSplitter
+            | EntryKind::ServiceResolver
+            | EntryKind::ServiceIntentions
+    )
+}
+
+fn reading(key: &EntryKey) -> Access<'_> {
+    if of_mesh(key.kind) {
+        Access::Any
+    } else {
+        Access::Read(key.name.as_str())
+    }
+}
+
+fn writing(key: &EntryKey) -> Access<'_> {
+    if of_mesh(key.kind) {
+        Access::Operator
+    } else {
+        Access::Write(key.name.as_str())
+    }
+}
+
 async fn write(State(state): Shared, params: Params, body: Body) -> Result<Response, HttpError> {
     let cas = params.number("cas")?;
+    let rights = params.grants().clone();
     let written = off_thread(move || {
         let (entry, warnings) = body.record("a config entry", ConfigEntry::read)?;
+        rights.require(writing(&entry.key()))?;
         let op = Op::SetConfig {
             entry: Box::new(entry),
             cas,
@@ -75,8 +107,11 @@ async fn list(
 ) -> Result<Response, HttpError> {
     params.without(&["filter"])?;
     let kind = kind_of(&kind)?;
+    let rights = params.grants().clone();
     read(&state, &params, move |reader, writer| {
-        writer.json(&reader.config_list(kind))
+        let mut entries = reader.config_list(kind);
+        entries.retain(|row| rights.allows(reading(&row.key())));
+        writer.json(&entries)
     })
     .await
 }
@@ -87,6 +122,7 @@ async fn entry(
     params: Params,
 ) -> Result<Response, HttpError> {
     let key = key_of(&kind, &name)?;
+    params.require(reading(&key))?;
     read(&state, &params, move |reader, writer| {
         match reader.config(key.kind, &name) {
             Some(row) => writer.json(row),
@@ -105,6 +141,7 @@ async fn remove(
     params: Params,
 ) -> Result<Response, HttpError> {
     let key = key_of(&kind, &name)?;
+    params.require(writing(&key))?;
     let cas = params.number("cas")?;
     let written = off_thread(move || {
         let applied = state

@@ -2,7 +2,7 @@
 //! `/v1/proxycfg`.
 //!
 //! ```text
-//!  request --> Params (datacenter, tenancy) --> handler --> read:  query on a store snapshot, again when its keys change
+//!  request --> access (token) --> Params (datacenter, tenancy) --> handler --> read:  query on a store snapshot, again when its keys change
 //!                                                      \--> write: body -> record (all problems) -> one transaction
 //! ```
 //!
@@ -14,6 +14,7 @@
 //! store, a certificate or a snapshot. A bad record is answered 400 with every problem named at its place, and nothing
 //! changes.
 
+mod access;
 mod agent;
 mod agent_api;
 mod answer;
@@ -58,6 +59,7 @@ pub use local_agent::{Heartbeats, LocalAgent};
 pub use serve::serve;
 
 use crate::embedded::Embedded;
+use crate::server::access::Authorizer;
 use crate::server::ads::{AdsService, StreamStatus};
 use crate::store::Store;
 use metrics::Metrics;
@@ -114,6 +116,8 @@ pub struct HttpParts {
     pub dump: Arc<dyn ResourceDump>,
     /// The xDS service, whose streams are shown.
     pub ads: Option<AdsService>,
+    /// Who may ask for what.
+    pub authorizer: Arc<dyn Authorizer>,
     /// Metrics of other parts, to be shown with those of the HTTP API, the engine and the xDS service.
     pub registry: Registry,
 }
@@ -126,6 +130,7 @@ pub struct HttpState {
     agent: Arc<dyn Agent>,
     dump: Arc<dyn ResourceDump>,
     ads: Option<AdsService>,
+    authorizer: Arc<dyn Authorizer>,
     metrics: Metrics,
     stopping: watch::Sender<bool>,
     random: foldhash::fast::RandomState,
@@ -151,6 +156,7 @@ impl HttpState {
             agent,
             dump,
             ads,
+            authorizer,
             registry,
         } = parts;
         let metrics = Metrics::new(registry, &embedded, ads.clone());
@@ -161,6 +167,7 @@ impl HttpState {
             agent,
             dump,
             ads,
+            authorizer,
             metrics,
             stopping: watch::Sender::new(false),
             random: foldhash::fast::RandomState::default(),
@@ -193,6 +200,10 @@ impl HttpState {
 
     fn dump(&self) -> &dyn ResourceDump {
         &*self.dump
+    }
+
+    fn authorizer(&self) -> &dyn Authorizer {
+        &*self.authorizer
     }
 
     fn metrics(&self) -> &Metrics {
@@ -268,6 +279,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         // Bodies are bounded where they are received.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), body::receive))
+        .layer(from_fn_with_state(state.clone(), access::check))
         .layer(from_fn_with_state(state.clone(), metrics::count))
         .with_state(state.clone())
 }

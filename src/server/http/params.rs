@@ -12,6 +12,7 @@ use super::answer::Writer;
 use super::error::HttpError;
 use crate::filter::{FieldType, Filter};
 use crate::model::GoDuration;
+use crate::server::access::{Access, Grants};
 use crate::store::PeeredName;
 
 /// Keys under which a namespace or partition can be given, and the header that says the same.
@@ -23,7 +24,10 @@ const TENANCY: [(&str, &str); 3] = [
 
 /// The query of a request. Extracting it refuses other datacenters, namespaces and partitions.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Params(Vec<(String, String)>);
+pub(super) struct Params {
+    pairs: Vec<(String, String)>,
+    grants: Arc<Grants>,
+}
 
 impl FromRequestParts<Arc<HttpState>> for Params {
     type Rejection = HttpError;
@@ -34,7 +38,10 @@ impl FromRequestParts<Arc<HttpState>> for Params {
     ) -> Result<Self, HttpError> {
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri)
             .map_err(|error| HttpError::bad_request(format!("bad query: {error}")))?;
-        let params = Self(pairs);
+        // Put there by `access::check`, which every request passes; without it nothing is granted.
+        let grants = parts.extensions.get::<Arc<Grants>>();
+        let grants = grants.cloned().unwrap_or_default();
+        let params = Self { pairs, grants };
         params.check(&parts.headers, state)?;
         Ok(params)
     }
@@ -66,9 +73,24 @@ impl Params {
         Ok(())
     }
 
+    /// Insists on a right of the caller.
+    pub fn require(&self, access: Access<'_>) -> Result<(), HttpError> {
+        Ok(self.grants.require(access)?)
+    }
+
+    /// Whether the caller has a right.
+    pub fn may(&self, access: Access<'_>) -> bool {
+        self.grants.allows(access)
+    }
+
+    /// The rights of the caller.
+    pub fn grants(&self) -> &Arc<Grants> {
+        &self.grants
+    }
+
     /// The first value of a key; an empty one counts as not given.
     pub fn text(&self, key: &str) -> Option<&str> {
-        let mut values = self.0.iter().filter(|(k, _)| k == key).map(|(_, v)| v);
+        let mut values = self.pairs.iter().filter(|(k, _)| k == key).map(|(_, v)| v);
         values.find(|v| !v.is_empty()).map(String::as_str)
     }
 
@@ -79,13 +101,13 @@ impl Params {
 
     /// All values of a key that aren't empty.
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
-        let values = self.0.iter().filter(move |(k, _)| k == key);
+        let values = self.pairs.iter().filter(move |(k, _)| k == key);
         values.map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
     }
 
     /// A switch: on if its key is there, unless the value says otherwise.
     pub fn flag(&self, key: &str) -> Result<bool, HttpError> {
-        let Some((_, value)) = self.0.iter().find(|(k, _)| k == key) else {
+        let Some((_, value)) = self.pairs.iter().find(|(k, _)| k == key) else {
             return Ok(false);
         };
         match value.to_ascii_lowercase().as_str() {
@@ -112,7 +134,7 @@ impl Params {
     /// How the answer is to be written.
     pub fn writer(&self) -> Writer {
         Writer {
-            pretty: self.0.iter().any(|(k, _)| k == "pretty"),
+            pretty: self.pairs.iter().any(|(k, _)| k == "pretty"),
         }
     }
 

@@ -19,6 +19,7 @@ use super::params::Params;
 use super::{HttpState, proxies};
 use crate::engine::ProxyStatus;
 use crate::model::{self, NameKey, ProxyId};
+use crate::server::access::{Access, service_of};
 use crate::snapshot::ConfigSnapshot;
 use crate::source::Query;
 use crate::store::Transaction;
@@ -40,7 +41,22 @@ async fn proxies(State(state): Shared, params: Params) -> Result<Response, HttpE
         let index = state.store().snapshot().index();
         let statuses = state.embedded().manager.proxies();
         let problems = |status: &ProxyStatus| state.dump().problems(&status.id);
-        let list = proxies::list(&statuses, state.streams(), state.node(), problems);
+        let mut list = proxies::list(&statuses, state.streams(), state.node(), problems);
+        if !params.may(Access::ReadAll) {
+            let readable: Vec<_> = statuses
+                .iter()
+                .filter(|status| {
+                    params.may(watching(service_of_proxy(&state, &status.id).as_deref()))
+                })
+                .map(|status| (status.id.service_id.as_str(), status.id.node.as_str()))
+                .collect();
+            list.retain(|proxy| {
+                let named = (proxy["ID"].as_str(), proxy["Node"].as_str());
+                readable
+                    .iter()
+                    .any(|(id, node)| named == (Some(*id), Some(*node)))
+            });
+        }
         Ok(params.writer().json(&list)?.at(index))
     })
     .await
@@ -60,6 +76,34 @@ fn find(state: &HttpState, params: &Params, id: &str) -> Result<ProxyId, HttpErr
             "no proxy {id:?} on node {node:?} is registered or asked for; /v1/proxycfg/proxies lists them all"
         ))
     })
+}
+
+/// The service that a proxy stands for: by its snapshot, else by its record.
+fn service_of_proxy(state: &HttpState, id: &ProxyId) -> Option<SmolStr> {
+    if let Some(snapshot) = state.embedded().manager.watch(id).current() {
+        return Some(SmolStr::new(snapshot.authorized_service()));
+    }
+    if let Some(own) = state.agent().service(&id.service_id)
+        && NameKey::new(&id.node) == NameKey::new(state.node())
+    {
+        return Some(SmolStr::new(service_of(&own)));
+    }
+    let snapshot = state.store().snapshot();
+    let reader = snapshot.reader();
+    let row = reader.instance(id.node.as_str(), &id.service_id)?;
+    Some(SmolStr::new(service_of(row)))
+}
+
+/// What it takes to see what a proxy has; one whose service isn't known is the operator's.
+fn watching(service: Option<&str>) -> Access<'_> {
+    service.map_or(Access::Operator, Access::Watch)
+}
+
+/// The proxy that an id means, if the caller may see what it has.
+fn find_watched(state: &HttpState, params: &Params, id: &str) -> Result<ProxyId, HttpError> {
+    let id = find(state, params, id)?;
+    params.require(watching(service_of_proxy(state, &id).as_deref()))?;
+    Ok(id)
 }
 
 fn not_ready(state: &HttpState, id: &ProxyId) -> HttpError {
@@ -98,7 +142,7 @@ async fn snapshot(
             "invalid query parameter \"pointer\": {pointer:?} must begin with '/', such as \"/Roots/TrustDomain\""
         )));
     }
-    let id = find(&state, &params, &id)?;
+    let id = find_watched(&state, &params, &id)?;
     let mut watch = state.embedded().manager.watch(&id);
     let news = Arc::new(Notify::new());
     let bell = news.clone();
@@ -188,7 +232,7 @@ async fn resources(
             ))
         })?),
     };
-    let id = find(&state, &params, &id)?;
+    let id = find_watched(&state, &params, &id)?;
     off_thread(move || {
         let Some(snapshot) = state.embedded().manager.watch(&id).current() else {
             return Err(not_ready(&state, &id));
@@ -205,7 +249,7 @@ async fn renew(
     Path(id): Path<String>,
     params: Params,
 ) -> Result<Response, HttpError> {
-    let id = find(&state, &params, &id)?;
+    let id = find_watched(&state, &params, &id)?;
     let written = off_thread(move || {
         let manager = &state.embedded().manager;
         let Some(snapshot) = manager.watch(&id).current() else {

@@ -68,7 +68,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
     pub(super) fn add(mut self) {
         for entry in self.sidecar.upstreams.iter() {
             // Others are reached through the transparent proxy's one listener only (4.2.1).
-            if entry.definition.is_explicit() && !entry.id.is_wildcard() {
+            if entry.definition.upstream.is_explicit() && !entry.id().is_wildcard() {
                 self.upstream(entry);
             }
         }
@@ -87,7 +87,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
         let old = self
             .run
             .old
-            .and_then(|old| old.upstreams.get(&entry.id))
+            .and_then(|old| old.upstreams.get(entry.id()))
             .cloned();
         let Some((inputs, content, problems)) = self.content(entry, old.as_deref()) else {
             return;
@@ -112,7 +112,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             sent,
             problems,
         });
-        self.run.new.upstreams.insert(entry.id.clone(), upstream);
+        self.run.new.upstreams.insert(entry.id().clone(), upstream);
     }
 
     /// The content of an upstream: the old one if nothing that it is made from has changed, or if a new one can't be
@@ -144,7 +144,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
         Some(match self.build(entry, target) {
             Ok((content, problems)) => (inputs, Some(content), problems),
             Err(error) => {
-                let problems = vec![told(&entry.id, &error)];
+                let problems = vec![told(entry.id(), &error)];
                 (inputs, old.and_then(|old| old.content.clone()), problems)
             }
         })
@@ -182,20 +182,20 @@ impl<'a, 'b> Upstreams<'a, 'b> {
                 .snapshot
                 .mesh()
                 .is_some_and(|mesh| mesh.validate_clusters);
-            let (route, hold) = shared.route(&target.chain, &entry.id.to_string(), validate);
+            let (route, hold) = shared.route(&target.chain, &entry.id().to_string(), validate);
             content.route = Some(route?);
             content.holds.push(hold);
         }
         let (listener, complaints) = sidecar::upstream_listener(
             self.proxy,
-            &entry.id,
-            &entry.definition,
+            entry.id(),
+            &entry.definition.upstream,
             &target.chain,
             &target.settings,
             &routing,
         )?;
         content.listening = Some(shared.listening(listener));
-        let id: UpstreamId = entry.id.clone();
+        let id: UpstreamId = entry.id().clone();
         let problems = complaints
             .into_iter()
             .map(|text| Problem::new(smol_str::format_smolstr!("{id}"), text));

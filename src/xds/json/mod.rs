@@ -13,6 +13,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::{Value, json};
 
 use super::{Resource, ResourceSet, ResourceType};
+use crate::model::has_secret_web_keys;
 
 /// Why a resource can't be shown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -103,7 +104,9 @@ fn redact(json: &mut Value) {
     match json {
         Value::Object(members) => {
             for (name, value) in members {
-                if SECRET_MEMBERS.contains(&name.as_str()) {
+                let secret = SECRET_MEMBERS.contains(&name.as_str())
+                    || (name == "inlineString" && value.as_str().is_some_and(has_secret_web_keys));
+                if secret {
                     *value = REDACTED.into();
                 } else {
                     redact(value);
@@ -121,6 +124,18 @@ mod tests {
 
     use super::*;
     use crate::xds::proto::{core, tls};
+
+    #[test]
+    fn c1_a_key_set_with_secret_keys_is_not_shown() {
+        let mut shown =
+            json!({"localJwks": {"inlineString": r#"{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}"#}});
+        redact(&mut shown);
+        assert_eq!(shown, json!({"localJwks": {"inlineString": REDACTED}}));
+        let public = json!({"inlineString": r#"{"keys":[{"kty":"EC","x":"1","y":"2"}]}"#});
+        let mut shown = public.clone();
+        redact(&mut shown);
+        assert_eq!(shown, public);
+    }
 
     #[test]
     fn c1_a_private_key_is_never_shown() {

@@ -3,9 +3,8 @@
 
 use base64::Engine as _;
 use envoy_types::pb::envoy::extensions::filters::http::jwt_authn::v3 as jwt;
-use std::net::IpAddr;
 
-use crate::model::{JwksTlsTrustedCa, JwtProvider, LocalJwks, RemoteJwks};
+use crate::model::{HttpAddress, JwksTlsTrustedCa, JwtProvider, LocalJwks, RemoteJwks};
 use crate::xds::clusters::DEFAULT_CONNECT_TIMEOUT;
 use crate::xds::encode::any;
 use crate::xds::proto::{cluster, core, duration, matcher, millis, string_match, tls, uint32};
@@ -79,7 +78,12 @@ fn data(specifier: core::data_source::Specifier) -> core::DataSource {
 }
 
 fn remote(provider: &str, keys: &RemoteJwks) -> Result<Source, BuildError> {
-    let server = Server::of(&keys.uri)?;
+    let server = HttpAddress::parse(&keys.uri).ok_or_else(|| {
+        BuildError::new(format!(
+            "URI: {:?} is not an http:// or https:// address with a host",
+            keys.uri
+        ))
+    })?;
     let name = names::jwks_cluster(provider);
     let timeout = match keys.request_timeout_ms {
         ..=0 => DEFAULT_REQUEST_TIMEOUT_MS,
@@ -138,61 +142,12 @@ fn back_off(base: i64, longest: i64) -> Option<core::BackoffStrategy> {
     })
 }
 
-/// The server that a URI names.
-struct Server {
-    host: String,
-    port: u16,
-    tls: bool,
-}
-
-impl Server {
-    fn of(uri: &str) -> Result<Self, BuildError> {
-        let refuse = || {
-            BuildError::new(format!(
-                "URI: {uri:?} is not an http:// or https:// address with a host"
-            ))
-        };
-        let (tls, rest) = match uri.split_once("://") {
-            Some(("http", rest)) => (false, rest),
-            Some(("https", rest)) => (true, rest),
-            _ => return Err(refuse()),
-        };
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-        let authority = authority
-            .rsplit_once('@')
-            .map_or(authority, |(_, host)| host);
-        let default = if tls { 443 } else { 80 };
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(bracketed) => {
-                let (host, rest) = bracketed.split_once(']').ok_or_else(refuse)?;
-                (host, rest.strip_prefix(':'))
-            }
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            },
-        };
-        let port = match port {
-            None | Some("") => default,
-            Some(port) => port.parse().ok().filter(|p| *p != 0).ok_or_else(refuse)?,
-        };
-        if host.is_empty() || host.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(refuse());
-        }
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-            tls,
-        })
-    }
-
-    fn is_ip(&self) -> bool {
-        self.host.parse::<IpAddr>().is_ok()
-    }
-}
-
 /// The cluster `jwks_cluster_<provider>` (xds.md 4.2.2).
-fn cluster(name: &str, server: &Server, keys: &RemoteJwks) -> Result<cluster::Cluster, BuildError> {
+fn cluster(
+    name: &str,
+    server: &HttpAddress,
+    keys: &RemoteJwks,
+) -> Result<cluster::Cluster, BuildError> {
     use cluster::cluster::DiscoveryType;
 
     let config = keys.jwks_cluster.as_ref();
@@ -246,7 +201,7 @@ fn cluster(name: &str, server: &Server, keys: &RemoteJwks) -> Result<cluster::Cl
 /// With roots to trust, the server must have a certificate for its name that one of them signed. Without, it isn't
 /// checked at all, which [`unchecked`] tells.
 fn transport_socket(
-    server: &Server,
+    server: &HttpAddress,
     keys: &RemoteJwks,
 ) -> Result<core::TransportSocket, BuildError> {
     use tls::common_tls_context::ValidationContextType;

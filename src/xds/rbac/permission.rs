@@ -155,7 +155,11 @@ fn header(condition: &IntentionHttpHeader) -> Result<route::HeaderMatcher, Build
             "one of Present, Exact, Prefix, Suffix, Contains and Regex is needed",
         ));
     };
-    matchers::header(&condition.name, specifier, condition.invert)
+    let mut matcher = matchers::header(&condition.name, specifier, condition.invert)?;
+    // Envoy by itself finds that no condition fits a header that isn't there, not even an inverted one: who is denied for
+    // not having a certain value would only have to leave the header out.
+    matcher.treat_missing_header_as_empty = condition.invert && !condition.present;
+    Ok(matcher)
 }
 
 fn all_of(mut rules: Vec<rbac::Permission>) -> rbac::Permission {

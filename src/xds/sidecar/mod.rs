@@ -15,7 +15,7 @@ use super::access_log::Loggers;
 use super::proto::{core, hcm, listener, pipe, socket_address};
 use super::settings::ProxySettings;
 use super::{BuildError, custom, http, names, rate_limit};
-use crate::model::{InstanceLevelRateLimits, is_http_like};
+use crate::model::{InstanceLevelRateLimits, RATE_LIMIT_EXTENSION, is_http_like};
 use crate::snapshot::Header;
 use hcm::http_connection_manager::Tracing;
 
@@ -30,6 +30,8 @@ pub(super) struct Settings {
     loggers: Loggers,
     tracing: Tracing,
     rate_limits: Option<InstanceLevelRateLimits>,
+    /// An extension that the proxy must not be without, and that there isn't.
+    unsupported_required: Option<String>,
     /// What can't be read, and has no effect.
     pub complaints: Vec<String>,
 }
@@ -62,6 +64,25 @@ impl Settings {
                 ),
             }
         }
+        let mut unsupported_required = None;
+        for extension in &header.proxy.envoy_extensions {
+            if extension.name == RATE_LIMIT_EXTENSION {
+                continue;
+            }
+            complaints.push(format!(
+                "the extension {:?} has no effect: extensions aren't supported",
+                extension.name
+            ));
+            if extension.required {
+                unsupported_required = Some(extension.name.clone());
+            }
+        }
+        if header.proxy.expose.checks && header.proxy.destination_service_id.is_empty() {
+            complaints.push(
+                "Proxy.Expose.Checks has no effect without Proxy.DestinationServiceID: it says whose checks are meant"
+                    .to_owned(),
+            );
+        }
         let rate_limits = rate_limit::of(&header.proxy.envoy_extensions).unwrap_or_else(|error| {
             complaints.push(format!("requests aren't limited: {error}"));
             None
@@ -77,6 +98,7 @@ impl Settings {
             loggers,
             tracing,
             rate_limits,
+            unsupported_required,
             complaints,
         }
     }
@@ -95,6 +117,8 @@ pub(super) struct Proxy<'a> {
     pub tracing: &'a Tracing,
     /// How many requests it takes.
     pub rate_limits: Option<&'a InstanceLevelRateLimits>,
+    /// An extension that it must not be without, and that there isn't.
+    pub unsupported_required: Option<&'a str>,
 }
 
 impl<'a> Proxy<'a> {
@@ -105,6 +129,7 @@ impl<'a> Proxy<'a> {
             loggers: &settings.loggers,
             tracing: &settings.tracing,
             rate_limits: settings.rate_limits.as_ref(),
+            unsupported_required: settings.unsupported_required.as_deref(),
         }
     }
 

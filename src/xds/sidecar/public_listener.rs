@@ -52,6 +52,12 @@ pub(in crate::xds) fn public_listener(
     proxy: &Proxy<'_>,
     inbound: Inbound<'_>,
 ) -> Result<PublicListener, BuildError> {
+    if let Some(name) = proxy.unsupported_required {
+        // It may be what keeps callers out.
+        return Err(BuildError::new(format!(
+            "the extension {name:?} is Required, and extensions aren't supported"
+        )));
+    }
     let layer = if is_http_like(&proxy.settings.protocol) {
         Layer::Request
     } else {

@@ -245,3 +245,75 @@ fn xds_57_exposed_paths() {
     assert_eq!(names(&generated.set, ResourceType::Listener), [PUBLIC]);
     assert_eq!(generated.problems.len(), 3, "{:?}", generated.problems);
 }
+
+#[test]
+fn xds_4_2_6_fc_090_checks_are_open_to_the_agents_machine_only() {
+    let with = |address: &str, agent: &str| {
+        let mut fixture = Fixture::web().proxy(|header| header.address = address.into());
+        fixture.exposed_checks = Part::new(crate::model::ExposedChecks {
+            paths: read::<crate::model::Expose>(&json!({"Paths": [
+                {"Path": "/health", "ListenerPort": 21600, "LocalPathPort": 3000, "Protocol": "http", "ParsedFromCheck": true},
+                {"Path": "/grpc.health.v1.Health/Check", "ListenerPort": 21601, "LocalPathPort": 9000, "Protocol": "http2"},
+            ]}))
+            .paths,
+            agent_address: agent.into(),
+            complaints: Vec::new(),
+        });
+        let generated = checked(&fixture);
+        let name = format!("exposed_path_health:{address}:21600");
+        let listener = shown(&generated, ResourceType::Listener, &name);
+        let name = format!("exposed_path_grpchealthv1HealthCheck:{address}:21601");
+        let grpc = shown(&generated, ResourceType::Listener, &name);
+        let route = &last_filter(&grpc)["routeConfig"]["virtualHosts"][0]["routes"][0];
+        assert_eq!(route["route"]["cluster"], "exposed_cluster_9000");
+        listener["filterChains"][0]["filterChainMatch"]["sourcePrefixRanges"].clone()
+    };
+    let range = |address: &str, length: u8| json!({"addressPrefix": address, "prefixLen": length});
+    assert_eq!(
+        with("10.0.0.1", "10.0.0.1"),
+        json!([range("127.0.0.1", 8), range("10.0.0.1", 32)])
+    );
+    assert_eq!(
+        with("::", "fd00::1"),
+        json!([
+            range("127.0.0.1", 8),
+            range("fd00::1", 128),
+            range("::1", 128)
+        ])
+    );
+    assert_eq!(
+        with("10.0.0.1", "n1.example.com"),
+        json!([range("127.0.0.1", 8)])
+    );
+}
+
+#[test]
+fn x3_extensions_are_told_and_a_required_one_is_not_left_out() {
+    let with = |required: bool| {
+        Fixture::web()
+            .proxy(|header| {
+                header.proxy.envoy_extensions = vec![read(&json!({
+                    "Name": "builtin/ext-authz", "Required": required,
+                }))];
+            })
+            .generate()
+    };
+    let optional = with(false);
+    assert_eq!(optional.problems.len(), 1, "{:?}", optional.problems);
+    assert_eq!(names(&optional.set, ResourceType::Listener), [PUBLIC]);
+    let required = with(true);
+    assert_eq!(required.problems.len(), 2, "{:?}", required.problems);
+    assert!(required.set.of(ResourceType::Listener).is_empty());
+}
+
+#[test]
+fn xds_4_2_6_checks_need_the_instance_that_they_are_of() {
+    let whose = |id: &str| {
+        let fixture = Fixture::web().proxy(|header| {
+            header.proxy.expose.checks = true;
+            header.proxy.destination_service_id = id.into();
+        });
+        fixture.generate().problems.len()
+    };
+    assert_eq!((whose("web-1"), whose("")), (0, 1));
+}

@@ -1,11 +1,16 @@
-use proptest::prelude::*;
+//! Access rules from intentions.
+
+mod envoy;
+mod meaning;
+mod property;
+
 use prost::Message as _;
 use serde_json::json;
 
 use super::*;
-use crate::model::IntentionPermission;
 use crate::xds::fixtures::{TD, TD_PATTERN, intention};
 use crate::xds::proto::matcher;
+use envoy::Request;
 use matcher::string_matcher::MatchPattern;
 use rbac::permission::Rule as PermissionRule;
 use rbac::principal::Identifier;
@@ -298,58 +303,29 @@ fn x2_filters_read_back_as_they_were() {
     );
 }
 
-// --- A small reading of Envoy's filter, to compare with what intentions mean. ---
-
 fn uri(name: &str) -> String {
     format!("spiffe://{TD}/ns/default/dc/dc7/svc/{name}")
 }
 
+/// Whether the filter lets a plain request of this caller through.
 fn allowed(rules: &AccessRules, caller: &str, path: &str) -> bool {
-    let fits = rules.policies.iter().any(|(_, policy)| {
-        policy.principals.iter().any(|p| fits_principal(p, caller))
-            && policy.permissions.iter().any(|p| fits_permission(p, path))
-    });
-    fits == (rules.action == rbac::rbac::Action::Allow)
-}
-
-fn fits_principal(principal: &rbac::Principal, caller: &str) -> bool {
-    match principal.identifier.as_ref().unwrap() {
-        Identifier::Authenticated(one) => fits_text(one.principal_name.as_ref().unwrap(), caller),
-        Identifier::NotId(not) => !fits_principal(not, caller),
-        Identifier::AndIds(set) => set.ids.iter().all(|p| fits_principal(p, caller)),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn fits_permission(permission: &rbac::Permission, path: &str) -> bool {
-    match permission.rule.as_ref().unwrap() {
-        PermissionRule::Any(_) => true,
-        PermissionRule::UrlPath(of) => {
-            let Some(matcher::path_matcher::Rule::Path(text)) = &of.rule else {
-                panic!()
-            };
-            fits_text(text, path)
-        }
-        PermissionRule::NotRule(not) => !fits_permission(not, path),
-        PermissionRule::AndRules(set) => set.rules.iter().all(|p| fits_permission(p, path)),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn fits_text(of: &matcher::StringMatcher, text: &str) -> bool {
-    match of.match_pattern.as_ref().unwrap() {
-        MatchPattern::Exact(exact) => text == exact,
-        MatchPattern::Prefix(prefix) => text.starts_with(prefix.as_str()),
-        MatchPattern::SafeRegex(regex) => regex::Regex::new(&format!("^(?:{})$", regex.regex))
-            .unwrap()
-            .is_match(text),
-        other => panic!("{other:?}"),
-    }
+    envoy::allows(
+        rules,
+        &Request {
+            caller: caller.into(),
+            path: path.into(),
+            ..Request::default()
+        },
+    )
 }
 
 /// Whether the handshake lets a caller in.
 fn let_in(rules: &AccessRules, caller: &str) -> bool {
-    rules.callers().is_empty() || rules.callers().iter().any(|one| fits_text(one, caller))
+    rules.callers().is_empty()
+        || rules
+            .callers()
+            .iter()
+            .any(|one| envoy::fits_text(one, caller))
 }
 
 #[test]
@@ -397,93 +373,4 @@ fn too_many_denied_names_are_left_to_the_filter() {
     let (rules, problems) = new(&intentions, true, Layer::Connection);
     assert!(rules.callers().is_empty());
     assert_eq!((rules.policies.len(), problems.len()), (1, 1));
-}
-
-/// What intentions mean: the first whose source fits decides, with permissions the first that fits.
-fn meant(intentions: &[Intention], default_allow: bool, caller: &str, path: &str) -> bool {
-    let mut sorted: Vec<_> = intentions.iter().collect();
-    sorted.sort_by_key(|i| std::cmp::Reverse(i.precedence));
-    let Some(first) = sorted
-        .into_iter()
-        .find(|i| i.source_name == "*" || i.source_name == caller)
-    else {
-        return default_allow;
-    };
-    if first.permissions.is_empty() {
-        return first.action == IntentionAction::Allow;
-    }
-    let fits = |p: &&IntentionPermission| {
-        let http = p.http.as_ref().unwrap();
-        (http.path_exact.is_empty() || http.path_exact == path)
-            && path.starts_with(&http.path_prefix)
-    };
-    match first.permissions.iter().find(fits) {
-        Some(permission) => permission.action == IntentionAction::Allow,
-        None => default_allow,
-    }
-}
-
-fn any_decision() -> impl Strategy<Value = serde_json::Value> {
-    let action = prop_oneof![Just("allow"), Just("deny")];
-    let condition = prop_oneof![
-        Just(json!({"PathExact": "/a"})),
-        Just(json!({"PathExact": "/a/b"})),
-        Just(json!({"PathPrefix": "/a"})),
-        Just(json!({"PathPrefix": "/"})),
-    ];
-    let permission = (action.clone(), condition)
-        .prop_map(|(action, http)| json!({"Action": action, "HTTP": http}));
-    prop_oneof![
-        2 => action.prop_map(|action| json!(action)),
-        1 => prop::collection::vec(permission, 1..4).prop_map(|permissions| json!(permissions)),
-    ]
-}
-
-fn any_intention() -> impl Strategy<Value = Intention> {
-    let source = prop_oneof![Just("*"), Just("web"), Just("api"), Just("web2")];
-    let destination = prop_oneof![Just("web"), Just("*")];
-    (source, destination, any_decision()).prop_map(|(source, destination, what)| {
-        intention(&format!("{source}->{destination}"), &what)
-    })
-}
-
-proptest! {
-    #[test]
-    fn xds_4_4_the_filter_means_what_the_intentions_mean(
-        intentions in prop::collection::vec(any_intention(), 0..8),
-        default_allow: bool,
-    ) {
-        // At most one intention for each source and destination, as the store has them.
-        let mut unique: Vec<Intention> = Vec::new();
-        for one in intentions {
-            let same = |other: &Intention| {
-                (&other.source_name, &other.destination_name) == (&one.source_name, &one.destination_name)
-            };
-            if !unique.iter().any(same) {
-                unique.push(one);
-            }
-        }
-        let (connections, _) = new(&unique, default_allow, Layer::Connection);
-        for caller in ["web", "api", "web2", "other", "w"] {
-            prop_assert_eq!(let_in(&connections, &uri(caller)), allowed(&connections, &uri(caller), ""));
-        }
-        let (rules, problems) = new(&unique, default_allow, Layer::Request);
-        prop_assert_eq!(problems, Vec::<String>::new());
-        for caller in ["web", "api", "web2", "other"] {
-            for path in ["/", "/a", "/a/b", "/c"] {
-                prop_assert_eq!(
-                    allowed(&rules, &uri(caller), path),
-                    meant(&unique, default_allow, caller, path),
-                    "{} {} {:?}", caller, path, rules
-                );
-            }
-        }
-        for (_, policy) in &rules.policies {
-            prop_assert!(!policy.principals.is_empty() && !policy.permissions.is_empty());
-        }
-        // The order of arrival doesn't matter.
-        let mut reversed = unique.clone();
-        reversed.reverse();
-        prop_assert_eq!(new(&reversed, default_allow, Layer::Request).0, rules);
-    }
 }
