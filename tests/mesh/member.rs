@@ -19,6 +19,8 @@ pub struct Member {
     config: Value,
     /// More of the sidecar's `Proxy`.
     proxy: Map<String, Value>,
+    /// The application's own checks, which nobody runs.
+    checks: Vec<Value>,
     upstreams: Vec<Upstream>,
 }
 
@@ -53,6 +55,7 @@ impl Member {
             meta: BTreeMap::new(),
             config: json!({}),
             proxy: Map::new(),
+            checks: Vec::new(),
             upstreams: Vec::new(),
         }
     }
@@ -72,6 +75,17 @@ impl Member {
     /// With one more field of the sidecar's `Proxy`.
     pub fn proxy(mut self, field: &str, value: Value) -> Self {
         self.proxy.insert(field.to_owned(), value);
+        self
+    }
+
+    /// With a check of the application at a path, which nobody runs.
+    pub fn check_at(mut self, path: &str) -> Self {
+        let url = format!("http://127.0.0.1:{}{path}", self.app.port());
+        // What is opened for a check has a port by its id.
+        let id = format!("{}-{path}-{}", self.id, std::process::id());
+        self.checks.push(json!({
+            "CheckID": id, "Name": path, "HTTP": url, "Interval": "24h", "Status": "passing",
+        }));
         self
     }
 
@@ -138,6 +152,7 @@ impl Member {
             "Address": "127.0.0.1",
             "Port": self.app.port(),
             "Meta": self.meta,
+            "Checks": self.checks,
             "Connect": {"SidecarService": {
                 "Port": self.public,
                 "Check": {"CheckID": self.check_id(), "TTL": "24h", "Status": "passing"},
