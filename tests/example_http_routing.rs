@@ -20,8 +20,14 @@ use support::{DEADLINE, http, wait_until};
 /// Where the example's applications and sidecars listen; its files say so.
 const PORTS: [u16; 9] = [8180, 8181, 8182, 8183, 9180, 21_010, 21_011, 21_012, 21_013];
 
-/// The upstream's port of "web".
-const API: &str = "127.0.0.1:9180";
+/// What the README shows.
+const COMMANDS: [&str; 5] = [
+    "proxycfg validate examples/http-routing",
+    "examples/http-routing/run keep",
+    "proxycfg chain api",
+    "curl 127.0.0.1:9180/hello",
+    r#"curl -H "Authorization: Bearer $(cat examples/http-routing/admin.jwt)" 127.0.0.1:9180/admin/users"#,
+];
 
 /// The ports are fixed: one run of the example at a time on a machine.
 fn alone() -> File {
@@ -59,6 +65,14 @@ fn script() -> (Command, u16) {
         .env("ADMIN_PORT", free_ports(4).to_string())
         .env_remove("CONSUL_HTTP_TOKEN");
     (command, http)
+}
+
+/// The program, run as a command of the README says.
+fn program(command: &str) -> Command {
+    let arguments = command.strip_prefix("proxycfg ").unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_proxycfg"));
+    program.args(arguments.split(' ')).current_dir(root());
+    program
 }
 
 /// The script cleans up after itself.
@@ -132,12 +146,21 @@ impl Drop for Kept {
 
 #[test]
 fn the_kept_example_answers_as_the_readme_says() {
+    let [validate, keep, chain, hello, admin] = COMMANDS;
+    let checked = program(validate).output().unwrap();
+    let said = format!("{checked:?}");
+    assert!(
+        checked.status.success() && !said.contains("warning"),
+        "{said}"
+    );
+
     let _alone = alone();
     let (mut command, http_port) = script();
+    let argument = keep.strip_prefix("examples/http-routing/run ").unwrap();
     let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("http-routing-kept.log");
     let output = File::create(&log).unwrap();
     let child = command
-        .arg("keep")
+        .arg(argument)
         .stdout(output.try_clone().unwrap())
         .stderr(output)
         .stdin(Stdio::null())
@@ -155,10 +178,9 @@ fn the_kept_example_answers_as_the_readme_says() {
             Err(text)
         }
     });
-    // proxycfg chain api
     let address = format!("127.0.0.1:{http_port}");
-    let chain = Command::new(env!("CARGO_BIN_EXE_proxycfg"))
-        .args(["chain", "api", "--http-addr", &address])
+    let chain = program(chain)
+        .args(["--http-addr", &address])
         .output()
         .unwrap();
     let tree = String::from_utf8_lossy(&chain.stdout);
@@ -166,14 +188,26 @@ fn the_kept_example_answers_as_the_readme_says() {
         chain.status.success() && tree.contains("/admin/"),
         "{chain:?}"
     );
-    // curl 127.0.0.1:9180/hello
-    let answer = http::get(API, "/hello").unwrap();
+    // As curl does it.
+    let (address, path) = hello
+        .strip_prefix("curl ")
+        .unwrap()
+        .split_once('/')
+        .unwrap();
+    let answer = http::get(address, &format!("/{path}")).unwrap();
     assert!(answer.body.contains("answers /hello"), "{answer:?}");
-    // curl -H "Authorization: Bearer $(cat examples/http-routing/admin.jwt)" 127.0.0.1:9180/admin/users
-    let token = std::fs::read_to_string(root().join("examples/http-routing/admin.jwt")).unwrap();
+    let file = admin
+        .split_once("$(cat ")
+        .unwrap()
+        .1
+        .split_once(')')
+        .unwrap()
+        .0;
+    let token = std::fs::read_to_string(root().join(file)).unwrap();
     let bearer = format!("Bearer {}", token.trim());
+    let (address, path) = admin.rsplit_once(' ').unwrap().1.split_once('/').unwrap();
     let headers = [("Authorization", bearer.as_str())];
-    let answer = http::request(API, "GET", "/admin/users", &headers, "").unwrap();
+    let answer = http::request(address, "GET", &format!("/{path}"), &headers, "").unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.body.contains("admin answers /users"), "{answer:?}");
     drop(kept);

@@ -167,7 +167,9 @@ fn a_service_limits_logs_and_exposes() {
         {"Path": "/healthz", "ListenerPort": own, "LocalPathPort": api.app.port()},
         {"Path": "/metrics", "ListenerPort": other, "LocalPathPort": health.port()},
     ]);
-    let api = api.proxy("Expose", json!({ "Paths": paths }));
+    let api = api
+        .proxy("Expose", json!({"Checks": true, "Paths": paths}))
+        .check_at("/alive");
     let web = Member::tcp("web", "web-1").upstream("api");
     mesh.register(&api);
     mesh.register(&web);
@@ -175,8 +177,21 @@ fn a_service_limits_logs_and_exposes() {
     let address = web.address_of("api");
     from_now_on("200", || status(&mut Client::new(&address), "/"));
 
+    let listeners = envoys[0].listeners();
+    let mut names = listeners["listener_statuses"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|listener| listener["name"].as_str());
+    let of_check = names.find_map(|name| name.strip_prefix("exposed_path_alive:127.0.0.1:"));
+    let of_check: u16 = of_check.unwrap().parse().unwrap();
+
     // Beside the mesh: without a certificate, these paths only, each at its port.
-    for (port, path, app) in [(own, "/healthz", "api-1"), (other, "/metrics", "health")] {
+    for (port, path, app) in [
+        (own, "/healthz", "api-1"),
+        (other, "/metrics", "health"),
+        (of_check, "/alive", "api-1"),
+    ] {
         let address = format!("127.0.0.1:{port}");
         let response = http::get(&address, path).unwrap();
         assert_eq!(response.header("x-app"), Some(app), "{response:?}");

@@ -20,6 +20,7 @@ mod identity;
 mod inbound;
 mod intentions;
 mod member;
+mod operators;
 mod protocols;
 mod renewal;
 mod routes;

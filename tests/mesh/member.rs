@@ -19,6 +19,8 @@ pub struct Member {
     config: Value,
     /// More of the sidecar's `Proxy`.
     proxy: Map<String, Value>,
+    /// The application's own checks, which nobody runs.
+    checks: Vec<Value>,
     upstreams: Vec<Upstream>,
 }
 
@@ -53,6 +55,7 @@ impl Member {
             meta: BTreeMap::new(),
             config: json!({}),
             proxy: Map::new(),
+            checks: Vec::new(),
             upstreams: Vec::new(),
         }
     }
@@ -75,6 +78,17 @@ impl Member {
         self
     }
 
+    /// With a check of the application at a path, which nobody runs.
+    pub fn check_at(mut self, path: &str) -> Self {
+        let url = format!("http://127.0.0.1:{}{path}", self.app.port());
+        // What is opened for a check has a port by its id.
+        let id = format!("{}-{path}-{}", self.id, std::process::id());
+        self.checks.push(json!({
+            "CheckID": id, "Name": path, "HTTP": url, "Interval": "24h", "Status": "passing",
+        }));
+        self
+    }
+
     /// With an upstream on a port of its own.
     pub fn upstream(self, name: &str) -> Self {
         self.upstream_with(name, json!({}))
@@ -93,6 +107,12 @@ impl Member {
             port: free_port(),
             more,
         });
+    }
+
+    /// Gives an upstream settings; takes effect when the member is registered.
+    pub fn configure_upstream(&mut self, name: &str, config: Value) {
+        let found = self.upstreams.iter_mut().find(|u| u.name == name);
+        found.unwrap().more["Config"] = config;
     }
 
     /// Removes an upstream; takes effect when the member is registered.
@@ -132,6 +152,7 @@ impl Member {
             "Address": "127.0.0.1",
             "Port": self.app.port(),
             "Meta": self.meta,
+            "Checks": self.checks,
             "Connect": {"SidecarService": {
                 "Port": self.public,
                 "Check": {"CheckID": self.check_id(), "TTL": "24h", "Status": "passing"},

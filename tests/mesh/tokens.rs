@@ -80,8 +80,8 @@ impl World {
         self.ask(path, token).status
     }
 
-    /// Waits until a request with a token is answered so.
-    fn from_now_on(&self, status: u16, path: &str, token: &str) {
+    /// Waits until a request with a token is answered so, from then on.
+    fn settles(&self, status: u16, path: &str, token: &str) {
         from_now_on(&status.to_string(), || {
             Ok(self.status(path, token).to_string())
         });
@@ -135,7 +135,7 @@ fn tokens_and_their_claims_open_what_intentions_say() {
     let allow = json!({"Name": "web", "Action": "allow"});
     world.intentions(Some(needs("staff", json!([]))), allow.clone());
     let good = staff.token(json!({"sub": "me"}));
-    world.from_now_on(200, "/", &good);
+    world.settles(200, "/", &good);
     let seen = world.ask("/", &good).json();
     let payload = seen["headers"]["x-payload"].as_str().unwrap();
     let payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap();
@@ -162,13 +162,13 @@ fn tokens_and_their_claims_open_what_intentions_say() {
         {"Action": "allow", "HTTP": {"PathPrefix": "/read", "Methods": ["GET"]}, "JWT": needs("guests", json!([]))},
     ]);
     world.intentions(None, json!({"Name": "web", "Permissions": permissions}));
-    world.from_now_on(200, "/open", "");
+    world.settles(200, "/open", "");
     let admin = staff.token(json!({"roles": {"first": "admin"}}));
     let user = staff.token(json!({"roles": {"first": "user"}, "admin": "admin"}));
     let guest = guests.token(json!({"aud": "mesh"}));
     let for_others = guests.token(json!({"aud": "others"}));
     // Its keys have to be fetched first.
-    world.from_now_on(200, "/read", &guest);
+    world.settles(200, "/read", &guest);
     assert!(keys.served() > 0);
     for (path, token, status) in [
         ("/admin", &admin, 200),
@@ -189,7 +189,7 @@ fn tokens_and_their_claims_open_what_intentions_say() {
     world.mesh.entry(staff.provider(json!({
         "Locations": [{"QueryParam": {"Name": "pass"}}, {"Cookie": {"Name": "seat"}}, {"Header": {"Name": "x-token", "ValuePrefix": "T "}}],
     })));
-    world.from_now_on(200, &format!("/admin?pass={admin}"), "");
+    world.settles(200, &format!("/admin?pass={admin}"), "");
     let in_header = |name: &str, value: String| {
         let response = Client::new(&world.address).get("/admin", &[(name, &value)]);
         response.unwrap().status
@@ -202,7 +202,7 @@ fn tokens_and_their_claims_open_what_intentions_say() {
     let staff_again = Issuer::new("staff");
     world.mesh.entry(staff_again.provider(json!({})));
     let claims = json!({"roles": {"first": "admin"}});
-    world.from_now_on(200, "/admin", &staff_again.token(claims.clone()));
+    world.settles(200, "/admin", &staff_again.token(claims.clone()));
     assert_eq!(world.status("/admin", &staff.token(claims)), 403);
     world.mesh.assert_calm(&envoys.each_ref());
 }

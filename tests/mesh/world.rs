@@ -191,9 +191,16 @@ impl Mesh {
 
     /// Starts the Envoy of a local sidecar with a bootstrap that says only what it must, and waits until it serves.
     pub fn plain_envoy(&self, member: &Member) -> Envoy {
+        self.envoy_with(member, |bootstrap| {
+            let removed = bootstrap.as_object_mut().unwrap().remove("layered_runtime");
+            assert!(removed.is_some());
+        })
+    }
+
+    /// Starts the Envoy of a local sidecar with another bootstrap, and waits until it serves.
+    pub fn envoy_with(&self, member: &Member, change: impl FnOnce(&mut Value)) -> Envoy {
         let mut bootstrap = self.bootstrap(&member.proxy_id(), None);
-        let removed = bootstrap.as_object_mut().unwrap().remove("layered_runtime");
-        assert!(removed.is_some());
+        change(&mut bootstrap);
         let envoy = Envoy::start(&bootstrap, &member.proxy_id());
         envoy.wait_ready();
         envoy
