@@ -285,3 +285,149 @@ fn publish(
     store.apply(Transaction::from(ops))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::TestClock;
+    use crate::model::LeafRequest;
+    use crate::store::{BackendError, CommitRecord};
+
+    /// A back end that keeps rows in shared memory, and fails when told to.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<Mutex<Content>>);
+
+    #[derive(Default)]
+    struct Content {
+        image: Image,
+        full: bool,
+    }
+
+    impl Backend for Disk {
+        fn load(&mut self) -> Result<Option<Image>, BackendError> {
+            Ok(Some(self.0.lock().image.clone()))
+        }
+
+        fn persist(&mut self, commits: &[CommitRecord]) -> Result<(), BackendError> {
+            let mut content = self.0.lock();
+            if content.full {
+                return Err(BackendError::new("kept", "disk full"));
+            }
+            for commit in commits {
+                content.image.index = commit.index;
+                for (key, row) in &commit.rows {
+                    content.image.rows.retain(|row| row.key() != *key);
+                    content.image.rows.extend(row.clone());
+                }
+            }
+            Ok(())
+        }
+
+        fn replace(&mut self, image: &Image) -> Result<(), BackendError> {
+            self.0.lock().image = image.clone();
+            Ok(())
+        }
+    }
+
+    fn start(disk: &Disk) -> Result<Embedded, EmbeddedError> {
+        let config = EmbeddedConfig::default();
+        Embedded::start_durable(config, Arc::new(TestClock::new()), Box::new(disk.clone()))
+    }
+
+    fn serial(embedded: &Embedded) -> u64 {
+        let request = LeafRequest::for_service("web");
+        embedded.authority().issue(&request).unwrap().create_index
+    }
+
+    #[test]
+    fn r2_the_authority_goes_on_after_a_restart() {
+        let disk = Disk::default();
+        let first = start(&disk).unwrap();
+        first.rotate_root().unwrap();
+        let config = CaConfig {
+            leaf_cert_ttl: Duration::from_secs(2 * 3600),
+            ..CaConfig::default()
+        };
+        first.set_ca_config(config.clone()).unwrap();
+        let (roots, before) = (first.authority().roots(), serial(&first));
+        let in_store = |embedded: &Embedded| {
+            let snapshot = embedded.store.snapshot();
+            let reader = snapshot.reader();
+            reader
+                .ca_roots()
+                .map(|row| (row.value.clone(), row.modify_index))
+        };
+        let published = in_store(&first);
+        // Killed: nothing more is kept.
+        disk.0.lock().full = true;
+        drop(first);
+        disk.0.lock().full = false;
+
+        let again = start(&disk).unwrap();
+        assert_eq!(again.authority().roots(), roots);
+        assert_eq!(again.authority().config(), config);
+        assert_eq!(in_store(&again), published, "nobody need look again");
+        assert!(serial(&again) > before);
+        let other = EmbeddedConfig {
+            engine: EngineConfig::default(),
+            ..EmbeddedConfig::default()
+        };
+        let mut other = other;
+        other.engine.proxies.datacenter = "dc9".into();
+        drop(again);
+        let error =
+            Embedded::start_durable(other, Arc::new(TestClock::new()), Box::new(disk.clone()))
+                .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("of datacenter \"dc1\", not \"dc9\"")
+        );
+    }
+
+    #[test]
+    fn r2_a_root_that_is_not_kept_signs_nothing() {
+        let disk = Disk::default();
+        let embedded = start(&disk).unwrap();
+        let roots = embedded.authority().roots();
+        disk.0.lock().full = true;
+        assert!(embedded.rotate_root().is_err());
+        let own = CaConfig {
+            private_key_bits: 384,
+            ..CaConfig::default()
+        };
+        assert!(embedded.set_ca_config(own.clone()).is_err());
+        assert_eq!(embedded.authority().roots(), roots);
+        assert_eq!(embedded.authority().config(), CaConfig::default());
+        disk.0.lock().full = false;
+        embedded.set_ca_config(own).unwrap();
+        let rotated = embedded.authority().roots();
+        assert_eq!(rotated.roots.len(), 2);
+        drop(embedded);
+        assert_eq!(start(&disk).unwrap().authority().roots(), rotated);
+    }
+
+    #[test]
+    fn a_restored_authority_repeats_no_serial_number() {
+        let disk = Disk::default();
+        let first = start(&disk).unwrap();
+        let mut image = first.store.image();
+        drop(first);
+        let later = serial(&start(&disk).unwrap());
+        restored(&mut image).unwrap();
+        let copy = Disk::default();
+        copy.0.lock().image = image;
+        assert!(serial(&start(&copy).unwrap()) > later);
+    }
+
+    #[test]
+    fn c1_without_a_back_end_the_store_holds_no_key() {
+        let embedded = Embedded::start_with(EmbeddedConfig::default(), Arc::new(TestClock::new()));
+        let image = embedded.unwrap().store.image();
+        let states = image
+            .rows
+            .iter()
+            .filter(|row| matches!(row, AnyRow::State { .. }));
+        assert_eq!(states.count(), 0);
+    }
+}

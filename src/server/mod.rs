@@ -1,6 +1,7 @@
 //! The program's servers.
 
 pub mod ads;
+mod backup_socket;
 pub mod bootstrap;
 pub mod checks;
 pub mod cli;

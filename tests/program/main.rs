@@ -4,6 +4,8 @@
 
 mod broken_files;
 mod client_commands;
+mod durable;
+mod kills;
 mod reload;
 mod serve;
 mod world;
