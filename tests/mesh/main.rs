@@ -20,6 +20,7 @@ mod intentions;
 mod member;
 mod protocols;
 mod renewal;
+mod restarts;
 mod tls;
 mod traffic;
 mod upstreams;
