@@ -1,6 +1,7 @@
 //! Writes to a data folder: how many a second, by how many writers, and how long opening takes.
 //!
-//! `cargo bench --bench durable`; `PROXYCFG_BENCH_DIR` names a folder on the disk to measure.
+//! `cargo bench --bench durable` runs the full size; `-- --quick` a small one.
+//! `PROXYCFG_BENCH_DIR` names a folder on the disk to measure.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,9 +16,6 @@ use std::time::{Duration, Instant};
 use proxycfg::model::{Node, ServiceInstance};
 use proxycfg::store::durable::DurableBackend;
 use proxycfg::store::{AllowAll, Op, Register, Store, Transaction};
-
-/// How long each number of writers writes.
-const TIME: Duration = Duration::from_secs(3);
 
 fn register(node: u64, port: u16) -> Op {
     let name = format!("service-{}", node % 100);
@@ -49,7 +47,8 @@ fn open(folder: &Path, groups: &Groups) -> Store {
     Store::new(Box::new(backend), Arc::new(AllowAll)).unwrap()
 }
 
-fn writes(folder: &Path, writers: u64) {
+/// Lets writers write for a while.
+fn writes(folder: &Path, writers: u64, time: Duration) {
     let groups = Groups::default();
     let store = open(folder, &groups);
     let written = AtomicU64::new(0);
@@ -59,7 +58,7 @@ fn writes(folder: &Path, writers: u64) {
             let (store, written) = (&store, &written);
             scope.spawn(move || {
                 for i in 0_u64.. {
-                    if start.elapsed() >= TIME {
+                    if start.elapsed() >= time {
                         return;
                     }
                     let port = u16::try_from(i % 60_000).unwrap() + 1;
@@ -119,8 +118,13 @@ fn main() {
         None => tempfile::tempdir(),
     };
     let folder = folder.unwrap();
+    let quick = std::env::args().any(|a| a == "--quick" || a == "--test");
+    let time = Duration::from_millis(if quick { 200 } else { 3000 });
     for writers in [1, 4, 32, 128] {
-        writes(&folder.path().join(format!("by-{writers}")), writers);
+        writes(&folder.path().join(format!("by-{writers}")), writers, time);
     }
-    opening(&folder.path().join("opening"), 20_000);
+    opening(
+        &folder.path().join("opening"),
+        if quick { 1000 } else { 20_000 },
+    );
 }
