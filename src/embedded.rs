@@ -1,12 +1,14 @@
 //! An engine with everything in it: store, certificate authority, sources and manager, wired together.
 
+mod kept_leaves;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::ca::{Authority, CaError, CaPlan, CaState, LeafManager, LeafOptions};
+use crate::ca::{Authority, CaError, CaPlan, CaState, LeafKeeper, LeafManager, LeafOptions};
 use crate::clock::{Clock, RealClock};
 use crate::engine::{CloseReport, EngineConfig, Manager};
 use crate::model::{CaConfig, CaRoots};
@@ -15,6 +17,8 @@ use crate::store::{
     AnyRow, Backend, Image, MemoryBackend, Op, OpaqueState, Store, StoreError, StoreSnapshot,
     Transaction,
 };
+
+use kept_leaves::KeptLeaves;
 
 /// Name of the store's opaque state that keeps the authority. It holds private keys.
 const CA_STATE: &str = "certificate-authority";
@@ -68,6 +72,7 @@ pub struct Embedded {
     changing: Mutex<()>,
     /// Whether the authority's state is kept in the store.
     durable: bool,
+    kept_leaves: Option<Arc<KeptLeaves>>,
 }
 
 impl Embedded {
@@ -93,7 +98,8 @@ impl Embedded {
 
     /// Starts on a given clock with what a durable back end has kept: records, and the certificate authority with its roots,
     /// keys and trust domain, whose configuration then stands instead of [`EmbeddedConfig::ca`]. Its state is kept before
-    /// the first certificate is signed, at the start and after each change (decision R2).
+    /// the first certificate is signed, at the start and after each change (decision R2). Leaf certificates are kept soon
+    /// after they are signed; those that are valid are used again.
     ///
     /// # Errors
     /// What is kept can't be read or is of another datacenter; else as for [`Embedded::start_with`].
@@ -127,10 +133,16 @@ impl Embedded {
             authority.roots(),
             state.as_ref(),
         )?;
-        let leaves = Arc::new(LeafManager::start(
+        let kept_leaves = if durable {
+            Some(Arc::new(KeptLeaves::start(&store, clock.now())?))
+        } else {
+            None
+        };
+        let leaves = Arc::new(LeafManager::start_with(
             authority.clone(),
             clock.clone(),
             config.leaves,
+            kept_leaves.clone().map(|kept| kept as Arc<dyn LeafKeeper>),
         )?);
         let sources = Arc::new(EmbeddedSources::new(datacenter, leaves.clone()));
         let manager = Manager::start(config.engine, clock, store.clone(), sources)?;
@@ -141,6 +153,7 @@ impl Embedded {
             authority,
             changing: Mutex::new(()),
             durable,
+            kept_leaves,
         })
     }
 
@@ -201,10 +214,13 @@ impl Embedded {
         Ok(())
     }
 
-    /// Ends engine and certificate renewal, waiting for threads until the deadline.
+    /// Ends engine and certificate renewal, waiting for threads until the deadline. What was to be kept is kept then.
     pub fn close(&self, deadline: Instant) -> CloseReport {
         let report = self.manager.close(deadline);
         self.leaves.close();
+        if let Some(kept) = &self.kept_leaves {
+            kept.stop();
+        }
         report
     }
 
@@ -405,6 +421,47 @@ mod tests {
         assert_eq!(rotated.roots.len(), 2);
         drop(embedded);
         assert_eq!(start(&disk).unwrap().authority().roots(), rotated);
+    }
+
+    fn leaf(embedded: &Embedded) -> SmolStr {
+        let request = LeafRequest::for_service("web");
+        embedded.leaves.get(&request).unwrap().serial_number.clone()
+    }
+
+    fn end(embedded: Embedded) {
+        assert_eq!(embedded.close_soon().stuck_threads, 0);
+    }
+
+    #[test]
+    fn r2_leaf_certificates_go_on_after_a_restart() {
+        let disk = Disk::default();
+        let first = start(&disk).unwrap();
+        let serial = leaf(&first);
+        end(first);
+        let again = start(&disk).unwrap();
+        assert_eq!(leaf(&again), serial);
+        again.rotate_root().unwrap();
+        end(again);
+        let rotated = start(&disk).unwrap();
+        let renewed = leaf(&rotated);
+        assert_ne!(renewed, serial, "of the old root");
+        end(rotated);
+
+        let clock = TestClock::new();
+        clock.advance(Duration::from_secs(80 * 3600));
+        let later = Embedded::start_durable(
+            EmbeddedConfig::default(),
+            Arc::new(clock),
+            Box::new(disk.clone()),
+        );
+        let later = later.unwrap();
+        assert_ne!(leaf(&later), renewed, "it has ended");
+        end(later);
+        let rows = disk.0.lock().image.rows.clone();
+        let states = rows
+            .iter()
+            .filter(|row| matches!(row, AnyRow::State { .. }));
+        assert_eq!(states.count(), 2, "the authority and one certificate");
     }
 
     #[test]

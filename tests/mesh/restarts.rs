@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::identity::trusted_serials;
+use crate::identity::{own_certificates, trusted_serials};
 use crate::member::Member;
 use crate::support::apps::{http_name, tcp_name};
 use crate::support::envoy::Envoy;
@@ -91,6 +91,24 @@ impl Program {
         envoy
     }
 
+    /// Waits until as many certificates are kept as are in use.
+    fn wait_leaves_kept(&self, count: usize) {
+        let file = self.folder.path().join("backup");
+        wait_until("the certificates are kept", DEADLINE, || {
+            let status = Command::new(env!("CARGO_BIN_EXE_proxycfg"))
+                .current_dir(self.folder.path())
+                .args(["backup", "backup", "--data-dir", "data"])
+                .stdout(Stdio::null())
+                .status();
+            assert!(status.unwrap().success());
+            let text = std::fs::read_to_string(&file).unwrap();
+            match text.matches("leaf-certificate/").count() {
+                found if found == count => Ok(()),
+                found => Err(format!("{found} of {count}")),
+            }
+        });
+    }
+
     /// Waits until an Envoy's stream is up to date with a proxy's snapshot.
     fn wait_connected(&self, members: &[&Member]) {
         wait_until("every Envoy is connected", DEADLINE, || {
@@ -144,11 +162,16 @@ fn versions(envoy: &Envoy) -> BTreeMap<String, String> {
     found
 }
 
-/// What an Envoy counts when something is taken from it, changed or refused; certificates aside.
+/// What an Envoy counts when something is taken from it, changed or refused.
 fn disturbances(envoy: &Envoy) -> BTreeMap<String, u64> {
     envoy.stats(
-        "^(cluster_manager.cluster_(added|removed|modified)|listener_manager.listener_(added|removed|modified)|.*update_rejected|.*membership_change)$",
+        "^(cluster_manager.cluster_(added|removed|modified)|listener_manager.listener_(added|removed|modified)|.*update_rejected|.*membership_change|.*ssl_context_update_by_sds)$",
     )
+}
+
+/// The certificates that an Envoy presents, and those that it trusts.
+fn certificates(envoy: &Envoy) -> (Vec<(String, String)>, Vec<String>) {
+    (own_certificates(envoy), trusted_serials(envoy))
 }
 
 #[test]
@@ -175,6 +198,7 @@ fn r2_a_killed_control_plane_comes_back_unnoticed() {
     from_now_on("db-1", || tcp_name(&to_db));
     from_now_on("api-1", || http_name(&to_api));
     program.wait_connected(&members);
+    program.wait_leaves_kept(members.len());
     let traffic = [
         (Traffic::start(move || tcp_name(&to_db)), "db-1"),
         (Traffic::start(move || http_name(&to_api)), "api-1"),
@@ -182,12 +206,18 @@ fn r2_a_killed_control_plane_comes_back_unnoticed() {
     let roots = program.get("/v1/connect/ca/roots").unwrap();
     let known: Vec<_> = envoys
         .iter()
-        .map(|envoy| (versions(envoy), trusted_serials(envoy), disturbances(envoy)))
+        .map(|envoy| (versions(envoy), certificates(envoy), disturbances(envoy)))
         .collect();
-    assert!(
-        known.iter().all(|(versions, ..)| versions.len() > 1),
-        "{known:?}"
-    );
+    for (versions, (own, trusted), disturbances) in &known {
+        assert!(
+            versions.len() > 1 && own.len() == 1 && trusted.len() == 1,
+            "{known:?}"
+        );
+        assert!(
+            disturbances["cluster_manager.cluster_added"] > 0,
+            "{known:?}"
+        );
+    }
 
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicUsize::new(0));
     for round in 0..4_u64 {
@@ -238,9 +268,9 @@ fn r2_a_killed_control_plane_comes_back_unnoticed() {
 
     let again = program.get("/v1/connect/ca/roots").unwrap();
     assert_eq!(again, roots);
-    for (envoy, (versions_before, trusted, disturbed)) in envoys.iter().zip(&known) {
+    for (envoy, (versions_before, certificates_before, disturbed)) in envoys.iter().zip(&known) {
         assert_eq!(&versions(envoy), versions_before);
-        assert_eq!(&trusted_serials(envoy), trusted);
+        assert_eq!(&certificates(envoy), certificates_before);
         assert_eq!(&disturbances(envoy), disturbed);
         assert_eq!(envoy.stat("control_plane.connected_state"), 1);
         envoy.assert_nothing_rejected();
