@@ -1,12 +1,14 @@
 //! An engine with everything in it: store, certificate authority, sources and manager, wired together.
 
+mod kept_leaves;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::ca::{Authority, CaError, CaPlan, CaState, LeafManager, LeafOptions};
+use crate::ca::{Authority, CaError, CaPlan, CaState, LeafKeeper, LeafManager, LeafOptions};
 use crate::clock::{Clock, RealClock};
 use crate::engine::{CloseReport, EngineConfig, Manager};
 use crate::model::{CaConfig, CaRoots};
@@ -15,6 +17,8 @@ use crate::store::{
     AnyRow, Backend, Image, MemoryBackend, Op, OpaqueState, Store, StoreError, StoreSnapshot,
     Transaction,
 };
+
+use kept_leaves::KeptLeaves;
 
 /// Name of the store's opaque state that keeps the authority. It holds private keys.
 const CA_STATE: &str = "certificate-authority";
@@ -68,6 +72,7 @@ pub struct Embedded {
     changing: Mutex<()>,
     /// Whether the authority's state is kept in the store.
     durable: bool,
+    kept_leaves: Option<Arc<KeptLeaves>>,
 }
 
 impl Embedded {
@@ -93,7 +98,8 @@ impl Embedded {
 
     /// Starts on a given clock with what a durable back end has kept: records, and the certificate authority with its roots,
     /// keys and trust domain, whose configuration then stands instead of [`EmbeddedConfig::ca`]. Its state is kept before
-    /// the first certificate is signed, at the start and after each change (decision R2).
+    /// the first certificate is signed, at the start and after each change (decision R2). Leaf certificates are kept soon
+    /// after they are signed; those that are valid are used again.
     ///
     /// # Errors
     /// What is kept can't be read or is of another datacenter; else as for [`Embedded::start_with`].
@@ -127,10 +133,16 @@ impl Embedded {
             authority.roots(),
             state.as_ref(),
         )?;
-        let leaves = Arc::new(LeafManager::start(
+        let kept_leaves = if durable {
+            Some(Arc::new(KeptLeaves::start(&store, clock.now())?))
+        } else {
+            None
+        };
+        let leaves = Arc::new(LeafManager::start_with(
             authority.clone(),
             clock.clone(),
             config.leaves,
+            kept_leaves.clone().map(|kept| kept as Arc<dyn LeafKeeper>),
         )?);
         let sources = Arc::new(EmbeddedSources::new(datacenter, leaves.clone()));
         let manager = Manager::start(config.engine, clock, store.clone(), sources)?;
@@ -141,6 +153,7 @@ impl Embedded {
             authority,
             changing: Mutex::new(()),
             durable,
+            kept_leaves,
         })
     }
 
@@ -201,10 +214,13 @@ impl Embedded {
         Ok(())
     }
 
-    /// Ends engine and certificate renewal, waiting for threads until the deadline.
+    /// Ends engine and certificate renewal, waiting for threads until the deadline. What was to be kept is kept then.
     pub fn close(&self, deadline: Instant) -> CloseReport {
         let report = self.manager.close(deadline);
         self.leaves.close();
+        if let Some(kept) = &self.kept_leaves {
+            kept.stop();
+        }
         report
     }
 
@@ -284,4 +300,191 @@ fn publish(
     }
     store.apply(Transaction::from(ops))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::TestClock;
+    use crate::model::LeafRequest;
+    use crate::store::{BackendError, CommitRecord};
+
+    /// A back end that keeps rows in shared memory, and fails when told to.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<Mutex<Content>>);
+
+    #[derive(Default)]
+    struct Content {
+        image: Image,
+        full: bool,
+    }
+
+    impl Backend for Disk {
+        fn load(&mut self) -> Result<Option<Image>, BackendError> {
+            Ok(Some(self.0.lock().image.clone()))
+        }
+
+        fn persist(&mut self, commits: &[CommitRecord]) -> Result<(), BackendError> {
+            let mut content = self.0.lock();
+            if content.full {
+                return Err(BackendError::new("kept", "disk full"));
+            }
+            for commit in commits {
+                content.image.index = commit.index;
+                for (key, row) in &commit.rows {
+                    content.image.rows.retain(|row| row.key() != *key);
+                    content.image.rows.extend(row.clone());
+                }
+            }
+            Ok(())
+        }
+
+        fn replace(&mut self, image: &Image) -> Result<(), BackendError> {
+            self.0.lock().image = image.clone();
+            Ok(())
+        }
+    }
+
+    fn start(disk: &Disk) -> Result<Embedded, EmbeddedError> {
+        let config = EmbeddedConfig::default();
+        Embedded::start_durable(config, Arc::new(TestClock::new()), Box::new(disk.clone()))
+    }
+
+    fn serial(embedded: &Embedded) -> u64 {
+        let request = LeafRequest::for_service("web");
+        embedded.authority().issue(&request).unwrap().create_index
+    }
+
+    #[test]
+    fn r2_the_authority_goes_on_after_a_restart() {
+        let disk = Disk::default();
+        let first = start(&disk).unwrap();
+        first.rotate_root().unwrap();
+        let config = CaConfig {
+            leaf_cert_ttl: Duration::from_secs(2 * 3600),
+            ..CaConfig::default()
+        };
+        first.set_ca_config(config.clone()).unwrap();
+        let (roots, before) = (first.authority().roots(), serial(&first));
+        let in_store = |embedded: &Embedded| {
+            let snapshot = embedded.store.snapshot();
+            let reader = snapshot.reader();
+            reader
+                .ca_roots()
+                .map(|row| (row.value.clone(), row.modify_index))
+        };
+        let published = in_store(&first);
+        // Killed: nothing more is kept.
+        disk.0.lock().full = true;
+        drop(first);
+        disk.0.lock().full = false;
+
+        let again = start(&disk).unwrap();
+        assert_eq!(again.authority().roots(), roots);
+        assert_eq!(again.authority().config(), config);
+        assert_eq!(in_store(&again), published, "nobody need look again");
+        assert!(serial(&again) > before);
+        let other = EmbeddedConfig {
+            engine: EngineConfig::default(),
+            ..EmbeddedConfig::default()
+        };
+        let mut other = other;
+        other.engine.proxies.datacenter = "dc9".into();
+        drop(again);
+        let error =
+            Embedded::start_durable(other, Arc::new(TestClock::new()), Box::new(disk.clone()))
+                .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("of datacenter \"dc1\", not \"dc9\"")
+        );
+    }
+
+    #[test]
+    fn r2_a_root_that_is_not_kept_signs_nothing() {
+        let disk = Disk::default();
+        let embedded = start(&disk).unwrap();
+        let roots = embedded.authority().roots();
+        disk.0.lock().full = true;
+        assert!(embedded.rotate_root().is_err());
+        let own = CaConfig {
+            private_key_bits: 384,
+            ..CaConfig::default()
+        };
+        assert!(embedded.set_ca_config(own.clone()).is_err());
+        assert_eq!(embedded.authority().roots(), roots);
+        assert_eq!(embedded.authority().config(), CaConfig::default());
+        disk.0.lock().full = false;
+        embedded.set_ca_config(own).unwrap();
+        let rotated = embedded.authority().roots();
+        assert_eq!(rotated.roots.len(), 2);
+        drop(embedded);
+        assert_eq!(start(&disk).unwrap().authority().roots(), rotated);
+    }
+
+    fn leaf(embedded: &Embedded) -> SmolStr {
+        let request = LeafRequest::for_service("web");
+        embedded.leaves.get(&request).unwrap().serial_number.clone()
+    }
+
+    fn end(embedded: Embedded) {
+        assert_eq!(embedded.close_soon().stuck_threads, 0);
+    }
+
+    #[test]
+    fn r2_leaf_certificates_go_on_after_a_restart() {
+        let disk = Disk::default();
+        let first = start(&disk).unwrap();
+        let serial = leaf(&first);
+        end(first);
+        let again = start(&disk).unwrap();
+        assert_eq!(leaf(&again), serial);
+        again.rotate_root().unwrap();
+        end(again);
+        let rotated = start(&disk).unwrap();
+        let renewed = leaf(&rotated);
+        assert_ne!(renewed, serial, "of the old root");
+        end(rotated);
+
+        let clock = TestClock::new();
+        clock.advance(Duration::from_secs(80 * 3600));
+        let later = Embedded::start_durable(
+            EmbeddedConfig::default(),
+            Arc::new(clock),
+            Box::new(disk.clone()),
+        );
+        let later = later.unwrap();
+        assert_ne!(leaf(&later), renewed, "it has ended");
+        end(later);
+        let rows = disk.0.lock().image.rows.clone();
+        let states = rows
+            .iter()
+            .filter(|row| matches!(row, AnyRow::State { .. }));
+        assert_eq!(states.count(), 2, "the authority and one certificate");
+    }
+
+    #[test]
+    fn a_restored_authority_repeats_no_serial_number() {
+        let disk = Disk::default();
+        let first = start(&disk).unwrap();
+        let mut image = first.store.image();
+        drop(first);
+        let later = serial(&start(&disk).unwrap());
+        restored(&mut image).unwrap();
+        let copy = Disk::default();
+        copy.0.lock().image = image;
+        assert!(serial(&start(&copy).unwrap()) > later);
+    }
+
+    #[test]
+    fn c1_without_a_back_end_the_store_holds_no_key() {
+        let embedded = Embedded::start_with(EmbeddedConfig::default(), Arc::new(TestClock::new()));
+        let image = embedded.unwrap().store.image();
+        let states = image
+            .rows
+            .iter()
+            .filter(|row| matches!(row, AnyRow::State { .. }));
+        assert_eq!(states.count(), 0);
+    }
 }

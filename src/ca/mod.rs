@@ -24,7 +24,7 @@ mod state;
 
 pub use authority::{Authority, CaChange, CaPlan};
 pub use error::CaError;
-pub use leaf::{LeafManager, LeafOptions, LeafSink, LeafStatus, LeafSubscription};
+pub use leaf::{LeafKeeper, LeafManager, LeafOptions, LeafSink, LeafStatus, LeafSubscription};
 pub use signing::SignedLeaf;
 pub use state::CaState;
 

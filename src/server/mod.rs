@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod ads;
+mod backup_socket;
 pub mod bootstrap;
 pub mod checks;
 pub mod cli;

@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
 use super::ads::{self, AdsService};
+use super::backup_socket::BackupSocket;
 use super::files::{
     FileProblems, FileSet, FileTargets, FileWatcher, KeptRecords, LocalRecords, OwnedRecords,
     RefusedRecord, ReloadOutcome, Reloader, WatchOptions, apply, check_node_name, check_together,
@@ -373,6 +374,14 @@ impl Parts {
             tokio::spawn(async { serving.await.map_err(|e| e.to_string()) })
         };
         tokio::spawn(prune_roots(self.embedded.clone()));
+        if let Some(folder) = &plan.data_dir {
+            match BackupSocket::open(folder) {
+                Ok(socket) => drop(tokio::spawn(socket.serve(self.embedded.store.clone()))),
+                Err(error) => {
+                    warn!(%error, "`proxycfg backup` needs this server stopped: no socket can be made in the data folder");
+                }
+            }
+        }
         let banner = Banner::new(plan, &set, http_addr, xds_addr);
         self.watch_files(plan, set)?;
         info!(address = %http_addr, "HTTP API is open");

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::bounded;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use triomphe::Arc;
 
 use crate::clock::Clock;
@@ -32,9 +32,11 @@ use crate::store::wait::{BlockingQuery, Found, WaitHandle, Waits, Waker, wake_al
 /// The catalog and the configuration. Share it by reference or in an `Arc`; all methods may be called from any thread.
 pub struct Store {
     current: RwLock<StoreSnapshot>,
-    /// Locked before `drafts`, if both are.
-    backend: Mutex<Box<dyn Backend>>,
     drafts: Mutex<Drafts>,
+    /// Signalled when a group has been kept or refused; goes with `drafts`.
+    settled: Condvar,
+    /// Only whoever has set [`Drafts::keeping`] locks it.
+    backend: Mutex<Box<dyn Backend>>,
     feeds: Arc<Feeds>,
     waits: Arc<Waits>,
     next_id: AtomicU64,
@@ -49,6 +51,8 @@ struct Drafts {
     queue: Vec<Queued>,
     /// How the last one ended, or will.
     last: Option<Outcome>,
+    /// Whether somebody is having a group kept: one at a time does. Snapshots are published by that one only.
+    keeping: bool,
 }
 
 /// A drafted commit.
@@ -94,7 +98,9 @@ impl Store {
                 head: snapshot,
                 queue: Vec::new(),
                 last: None,
+                keeping: false,
             }),
+            settled: Condvar::new(),
             feeds: Arc::default(),
             waits: Arc::default(),
             next_id: AtomicU64::new(1),
@@ -120,25 +126,34 @@ impl Store {
         answer
     }
 
-    /// Waits until a drafted commit is published, or does that itself with all others that wait.
+    /// Waits until a drafted commit is published. If nobody is having commits kept, does that itself, for all that wait.
     fn settle(&self, outcome: &Outcome) -> Result<(), BackendError> {
-        let mut backend = self.backend.lock();
-        if outcome.get().is_none() {
-            // Nobody has taken it: it is in the queue.
-            let wakers = self.keep_queue(&mut **backend);
-            drop(backend);
-            self.feeds.wake();
-            wake_all(wakers);
+        let mut drafts = self.drafts.lock();
+        loop {
+            if let Some(settled) = outcome.get() {
+                return settled.clone();
+            }
+            if !drafts.keeping {
+                break;
+            }
+            self.settled.wait(&mut drafts);
         }
+        drafts.keeping = true;
+        let group = std::mem::take(&mut drafts.queue);
+        drop(drafts);
+        let wakers = self.keep(group);
+        self.drafts.lock().keeping = false;
+        self.settled.notify_all();
+        self.feeds.wake();
+        wake_all(wakers);
         outcome.get().cloned().unwrap_or_else(|| {
             let lost = "the commit got lost in the queue; this is a fault in the store";
             Err(BackendError::new("kept", lost))
         })
     }
 
-    /// Has the back end keep the queue, and publishes it; returns the wakers to call. The back end's lock must be held.
-    fn keep_queue(&self, backend: &mut dyn Backend) -> Vec<Waker> {
-        let group = std::mem::take(&mut self.drafts.lock().queue);
+    /// Has the back end keep a group, and publishes it; returns the wakers to call. For who is keeping.
+    fn keep(&self, group: Vec<Queued>) -> Vec<Waker> {
         if group.is_empty() {
             return Vec::new();
         }
@@ -146,11 +161,10 @@ impl Store {
             .into_iter()
             .map(|queued| (queued.record, (queued.after, queued.keys, queued.outcome)))
             .unzip();
+        let mut backend = self.backend.lock();
         let kept = catch_unwind(AssertUnwindSafe(|| backend.persist(&records)));
-        let kept = kept.unwrap_or_else(|_| {
-            let panicked = "the back end panicked; the log has more";
-            Err(BackendError::new("kept", panicked))
-        });
+        drop(backend);
+        let kept = kept.unwrap_or_else(|_| Err(panicked()));
         let mut wakers = Vec::new();
         match kept {
             Ok(()) => {
@@ -187,22 +201,28 @@ impl Store {
     /// # Errors
     /// If the back end can't keep it; the store is then as before.
     pub fn restore(&self, image: &Image) -> Result<u64, StoreError> {
-        let mut backend = self.backend.lock();
+        let mut drafts = self.drafts.lock();
+        while drafts.keeping {
+            self.settled.wait(&mut drafts);
+        }
+        drafts.keeping = true;
         let mut wakers = Vec::new();
-        let mut drafts = loop {
-            wakers.extend(self.keep_queue(&mut **backend));
-            let drafts = self.drafts.lock();
-            if drafts.queue.is_empty() {
-                break drafts;
-            }
-        };
+        while !drafts.queue.is_empty() {
+            let group = std::mem::take(&mut drafts.queue);
+            drop(drafts);
+            wakers.extend(self.keep(group));
+            drafts = self.drafts.lock();
+        }
+        // Nothing is drafted from here on.
         let before = self.snapshot();
         let index = before.index().max(image.index) + 1;
         let tables = load(image, index);
-        let kept = backend.replace(&Image {
-            index,
-            rows: image.rows.clone(),
-        });
+        let rows = image.rows.clone();
+        let replacement = Image { index, rows };
+        let kept = catch_unwind(AssertUnwindSafe(|| {
+            self.backend.lock().replace(&replacement)
+        }));
+        let kept = kept.unwrap_or_else(|_| Err(panicked()));
         if kept.is_ok() {
             let after = StoreSnapshot {
                 tables: Arc::new(tables),
@@ -210,8 +230,9 @@ impl Store {
             drafts.head = after.clone();
             wakers.extend(self.publish(after, None));
         }
+        drafts.keeping = false;
         drop(drafts);
-        drop(backend);
+        self.settled.notify_all();
         // Only now: freeing all tables takes a while.
         drop(before);
         self.feeds.wake();
@@ -295,7 +316,7 @@ impl Store {
         self.drafts.lock().head.index()
     }
 
-    /// Makes a state the current one and tells the feeds; returns the wakers to call. The back end's lock must be held.
+    /// Makes a state the current one and tells the feeds; returns the wakers to call. For who is keeping.
     fn publish(&self, after: StoreSnapshot, keys: Option<&[Key]>) -> Vec<Waker> {
         let replaced = std::mem::replace(&mut *self.current.write(), after.clone());
         self.feeds.push(&after, keys);
@@ -307,6 +328,10 @@ impl Store {
     fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+fn panicked() -> BackendError {
+    BackendError::new("kept", "the back end panicked; the log has more")
 }
 
 impl Drafts {

@@ -26,6 +26,7 @@ mod renewal;
 mod routes;
 mod splits;
 mod state_of_the_world;
+mod restarts;
 mod tls;
 mod tokens;
 mod traffic;

@@ -172,9 +172,9 @@ fn options_limit_what_is_taken_on() {
     let server = Server::start(there.path(), &args);
     server.put("/v1/catalog/register", &proxy("p1"));
     let large = json!({"Kind": "service-defaults", "Name": "a", "Meta": {"a": "x".repeat(1000)}});
-    let (status, text) = server.try_put("/v1/config", &large);
+    let (status, text) = server.try_put("/v1/config", &large).unwrap();
     assert_eq!(status, 413, "{text}");
-    let statuses = (0..20).map(|_| server.try_put("/v1/config", &json!({})).0);
+    let statuses = (0..20).map(|_| server.try_put("/v1/config", &json!({})).unwrap().0);
     assert!(statuses.collect::<Vec<_>>().contains(&429));
 
     runtime().block_on(async {

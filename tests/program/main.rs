@@ -5,6 +5,8 @@
 mod broken_files;
 mod client_commands;
 mod limits;
+mod durable;
+mod kills;
 mod reload;
 mod serve;
 mod world;

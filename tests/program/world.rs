@@ -96,7 +96,12 @@ pub struct Server {
 impl Server {
     /// Starts it in a folder and waits until it serves.
     pub fn start(folder: &Path, args: &[&str]) -> Self {
-        let mut child = program(folder)
+        Self::start_as(program(folder), args)
+    }
+
+    /// Starts it by a command that ends with the binary.
+    pub fn start_as(mut command: Command, args: &[&str]) -> Self {
+        let mut child = command
             .args([
                 "serve",
                 "--http-addr",
@@ -192,9 +197,10 @@ impl Server {
         }
     }
 
-    /// Gets a text.
+    /// Gets text.
     pub fn text(&self, path: &str) -> String {
         let mut response = agent().get(self.url(path)).call().unwrap();
+        assert_eq!(response.status().as_u16(), 200, "{path}");
         response.body_mut().read_to_string().unwrap()
     }
 
@@ -204,11 +210,37 @@ impl Server {
         assert_eq!(status, 200, "{path}: {text}");
     }
 
-    /// Puts JSON: the status and what was said.
-    pub fn try_put(&self, path: &str, body: &Value) -> (u16, String) {
-        let mut response = agent().put(self.url(path)).send_json(body).unwrap();
-        let text = response.body_mut().read_to_string().unwrap();
-        (response.status().as_u16(), text)
+    /// Puts JSON; the status and the text of the answer. None if the server has gone away.
+    pub fn try_put(&self, path: &str, body: &Value) -> Option<(u16, String)> {
+        let mut response = agent().put(self.url(path)).send_json(body).ok()?;
+        let text = response.body_mut().read_to_string().ok()?;
+        Some((response.status().as_u16(), text))
+    }
+
+    /// The highest store index: the HTTP index of everything.
+    pub fn store_index(&self) -> u64 {
+        let mut response = agent().get(self.url("/v1/agent/services")).call().unwrap();
+        assert_eq!(response.status().as_u16(), 200);
+        let index = response.headers()["x-consul-index"]
+            .to_str()
+            .unwrap()
+            .parse();
+        // Read to its end, so that the connection isn't cut.
+        response.body_mut().read_to_string().unwrap();
+        index.unwrap()
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it as a crash would, and waits until it is gone.
+    pub fn kill(mut self) {
+        // It may be dead already.
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+        self.reader.take().unwrap().join().unwrap();
     }
 
     fn url(&self, path: &str) -> String {

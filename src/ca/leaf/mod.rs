@@ -27,6 +27,15 @@ use crate::model::{IssuedCert, LeafRequest};
 /// block, and may call the manager.
 pub type LeafSink = Box<dyn Fn(Result<triomphe::Arc<IssuedCert>, CaError>) + Send + Sync>;
 
+/// Keeps issued certificates over a restart, so that proxies go on with theirs.
+pub trait LeafKeeper: Send + Sync {
+    /// The certificate that an earlier process kept for a request. Given once.
+    fn take(&self, request: &LeafRequest) -> Option<IssuedCert>;
+
+    /// Is told each new certificate, before it is delivered; must not wait. One that gets lost is issued anew.
+    fn keep(&self, request: &LeafRequest, certificate: &triomphe::Arc<IssuedCert>);
+}
+
 /// Names a subscription. Never used twice by one manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeafSubscription(u64);
@@ -83,6 +92,7 @@ pub struct LeafManager {
 struct Shared {
     authority: Arc<Authority>,
     clock: Arc<dyn Clock>,
+    keeper: Option<Arc<dyn LeafKeeper>>,
     state: Mutex<State>,
     wake: Sender<()>,
 }
@@ -102,10 +112,25 @@ impl LeafManager {
         clock: Arc<dyn Clock>,
         options: LeafOptions,
     ) -> Result<Self, CaError> {
+        Self::start_with(authority, clock, options, None)
+    }
+
+    /// Starts the manager with what a keeper has kept: a certificate that is still valid, and of the active root's key, is
+    /// delivered again instead of a new one.
+    ///
+    /// # Errors
+    /// The system refuses the thread.
+    pub fn start_with(
+        authority: Arc<Authority>,
+        clock: Arc<dyn Clock>,
+        options: LeafOptions,
+        keeper: Option<Arc<dyn LeafKeeper>>,
+    ) -> Result<Self, CaError> {
         let (wake, woken) = bounded(1);
         let shared = Arc::new(Shared {
             authority,
             clock,
+            keeper,
             state: Mutex::new(State {
                 table: Table::new(options),
                 closed: false,
@@ -167,7 +192,7 @@ impl LeafManager {
         let result = match read {
             Read::Ready(certificate) => Ok(certificate),
             Read::Sign { job, fallback } => {
-                let result = shared.authority.issue(&job.request).map(triomphe::Arc::new);
+                let result = shared.issue(&job.request);
                 let issuer = shared.issuer();
                 let mut state = shared.state.lock();
                 state
@@ -253,6 +278,22 @@ impl Shared {
         }
     }
 
+    /// The certificate that was kept for a request, if it is as good as a new one; else a new one.
+    fn issue(&self, request: &LeafRequest) -> Result<triomphe::Arc<IssuedCert>, CaError> {
+        let Some(keeper) = &self.keeper else {
+            return self.authority.issue(request).map(triomphe::Arc::new);
+        };
+        if let Some(kept) = keeper.take(request)
+            && kept.is_valid_at(self.clock.now())
+            && kept.authority_key_id == self.authority.active_signing_key_id()
+        {
+            return Ok(triomphe::Arc::new(kept));
+        }
+        let certificate = triomphe::Arc::new(self.authority.issue(request)?);
+        keeper.keep(request, &certificate);
+        Ok(certificate)
+    }
+
     fn wake(&self) {
         // A full channel means that the thread is about to look anyway.
         let _ = self.wake.try_send(());
@@ -280,7 +321,7 @@ impl Shared {
             }
             match next {
                 Next::Sign(job) => {
-                    let result = self.authority.issue(&job.request).map(triomphe::Arc::new);
+                    let result = self.issue(&job.request);
                     if let Err(error) = &result {
                         tracing::warn!(request = ?job.request, %error, "no leaf certificate");
                     }

@@ -47,7 +47,8 @@ enum Command {
     Resources(resources::Args),
     /// Show the compiled discovery chain of a service.
     Chain(chain::Args),
-    /// Save all records and the certificate authority of a data folder to a file. The file holds private keys.
+    /// Save all records and the certificate authority of a data folder to a file, also
+    /// while it is served. The file holds private keys.
     Backup(backup::Args),
     /// Put a backup into a data folder that no server uses.
     Restore(restore::Args),

@@ -183,7 +183,7 @@ pub fn apply(
         Err(error) => return Err(refused_entries(set, &plan.sources, error)),
     }
     if let Err(refused) = targets.local.replace(plan.local) {
-        let mut problems = refused_records(set, refused);
+        let mut problems = refused_records(set, &plan.partial, refused);
         // Nothing is half-applied: the entries go back to what they were.
         if let Err(error) = store.apply(Transaction::from(undo)) {
             problems.push(FileProblem::of_all(format!(
@@ -215,6 +215,8 @@ struct Plan {
     /// Where each of `ops` comes from.
     sources: Vec<Option<Source>>,
     local: Vec<OwnedRecords>,
+    /// Of files whose records aren't all in `local`: the positions of those that are, services and checks.
+    partial: BTreeMap<String, (Vec<usize>, Vec<usize>)>,
     report: ApplyReport,
 }
 
@@ -230,6 +232,7 @@ impl Plan {
             ops: Vec::new(),
             sources: Vec::new(),
             local: Vec::new(),
+            partial: BTreeMap::new(),
             report: ApplyReport::default(),
         };
         let changed: BTreeSet<&Path> = set
@@ -314,25 +317,34 @@ impl Plan {
             if kept.is_none() && !is_changed && !file.checks.iter().any(check_of_changed) {
                 continue;
             }
-            let mut records = OwnedRecords {
+            let stands = |ids: &BTreeSet<NameKey>, id: &str| ids.contains(&NameKey::new(id));
+            let unchanged = kept.filter(|_| !is_changed);
+            let services = file.services.iter().map(|s| &s.record).enumerate();
+            let services = services.filter(|(_, service)| {
+                unchanged.is_none_or(|kept| !stands(&kept.services, service.effective_id()))
+            });
+            let checks = file.checks.iter().map(|c| &c.record).enumerate();
+            let checks = checks.filter(|(_, check)| {
+                let id = match check.given_id() {
+                    "" => &check.name,
+                    given => given,
+                };
+                unchanged.is_none_or(|kept| !stands(&kept.checks, id))
+            });
+            let (service_positions, services): (Vec<_>, Vec<_>) =
+                services.map(|(i, record)| (i, record.clone())).unzip();
+            let (check_positions, checks): (Vec<_>, Vec<_>) =
+                checks.map(|(i, record)| (i, record.clone())).unzip();
+            let records = OwnedRecords {
                 file: text(path),
-                services: file.services.iter().map(|s| s.record.clone()).collect(),
-                checks: file.checks.iter().map(|c| c.record.clone()).collect(),
+                services,
+                checks,
             };
-            if let Some(kept) = kept
-                && !is_changed
-            {
-                let stands = |ids: &BTreeSet<NameKey>, id: &str| ids.contains(&NameKey::new(id));
-                records
-                    .services
-                    .retain(|service| !stands(&kept.services, service.effective_id()));
-                records.checks.retain(|check| {
-                    let id = match check.given_id() {
-                        "" => &check.name,
-                        given => given,
-                    };
-                    !stands(&kept.checks, id)
-                });
+            let whole = records.services.len() == file.services.len()
+                && records.checks.len() == file.checks.len();
+            if !whole {
+                let positions = (service_positions, check_positions);
+                self.partial.insert(records.file.clone(), positions);
             }
             self.local.push(records);
         }
@@ -362,15 +374,26 @@ impl Plan {
     }
 }
 
-fn refused_records(set: &FileSet, refused: Vec<RefusedRecord>) -> Vec<FileProblem> {
+fn refused_records(
+    set: &FileSet,
+    partial: &BTreeMap<String, (Vec<usize>, Vec<usize>)>,
+    refused: Vec<RefusedRecord>,
+) -> Vec<FileProblem> {
     let mut problems = Vec::new();
     for record in refused {
         let file = set.files.get(Path::new(&record.file));
+        let given = partial.get(&record.file);
+        let in_file = |positions: Option<&Vec<usize>>| match positions {
+            Some(positions) => positions.get(record.position).copied(),
+            None => Some(record.position),
+        };
         let source = file.and_then(|file| {
             if record.is_check {
-                file.checks.get(record.position).map(|c| &c.source)
+                let position = in_file(given.map(|(_, checks)| checks))?;
+                file.checks.get(position).map(|c| &c.source)
             } else {
-                file.services.get(record.position).map(|s| &s.source)
+                let position = in_file(given.map(|(services, _)| services))?;
+                file.services.get(position).map(|s| &s.source)
             }
         });
         for problem in record.problems.errors {

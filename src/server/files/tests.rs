@@ -1,6 +1,6 @@
 //! Loading, applying and reloading, without the program around it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,7 @@ struct FakeLocal {
     /// Files that the last call named.
     named: Mutex<Vec<String>>,
     refuse: Mutex<Option<String>>,
+    kept: Mutex<KeptRecords>,
 }
 
 fn file_name(path: &str) -> String {
@@ -52,6 +53,10 @@ impl LocalRecords for FakeLocal {
         }
         files.retain(|_, names| !names.is_empty());
         Ok(())
+    }
+
+    fn kept(&self) -> KeptRecords {
+        self.kept.lock().clone()
     }
 }
 
@@ -301,6 +306,31 @@ fn a_change_while_nothing_runs_is_found_at_the_start() {
     assert_eq!((report.files_gone, report.entries_deleted), (1, 1));
     assert_eq!(world.protocol("web"), None);
     assert_eq!(world.protocol("db").unwrap(), "grpc");
+}
+
+#[test]
+fn services_written_over_http_stand_at_a_restart_until_their_file_changes() {
+    let two = format!("{}{}", service("web"), service("db"));
+    let world = World::new(&[("a.hcl", &two), ("b.hcl", &service("api"))]);
+    drop(world.start());
+    *world.local.kept.lock() = KeptRecords {
+        files: ["/gone/c.hcl".to_owned()].into(),
+        services: ["web".into(), "api".into()].into(),
+        checks: BTreeSet::new(),
+    };
+    world.write("b.hcl", &format!("# touched\n{}", service("api")));
+    let set = world.load().unwrap();
+    apply(&set, &world.targets, true).unwrap();
+    // A file that went without its records' going, in a crash, is let go of now.
+    assert_eq!(*world.local.named.lock(), ["a.hcl", "b.hcl", "c.hcl"]);
+    assert_eq!(world.local(), [of("a.hcl", &["db"]), of("b.hcl", &["api"])]);
+
+    // What is refused has its place in the file, whatever was left out before it.
+    *world.local.refuse.lock() = Some("no port is free".to_owned());
+    let problems = apply(&set, &world.targets, true).unwrap_err().to_string();
+    let line = service("web").lines().count() + 1;
+    let place = format!("a.hcl:{line}:");
+    assert!(problems.contains(&place), "{place} is not in: {problems}");
 }
 
 #[test]

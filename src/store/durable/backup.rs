@@ -8,10 +8,11 @@
 //! ```
 //!
 //! A version reads backups of its own version and all before. A backup holds private keys: whoever has it can sign
-//! certificates of the mesh. So it is made from the data folder, never sent over the HTTP API, and readable by its owner alone.
+//! certificates of the mesh. So it is made from the data folder or over a socket in it, never sent over the HTTP API, and
+//! readable by its owner alone.
 
 use std::fs::File;
-use std::io::{BufWriter, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -50,13 +51,36 @@ struct Tail {
 /// # Errors
 /// The file can't be written, or there is a file of that name that isn't a backup.
 pub fn write_backup(image: &Image, path: &Path) -> Result<(), DurableError> {
+    let text = backup_text(image).map_err(|problem| {
+        DurableError::new(
+            DurableErrorKind::Record,
+            path,
+            format!("a record can't be saved: {problem}"),
+            "see to where it comes from",
+        )
+    })?;
+    write_file(&text, path)
+}
+
+/// Writes a backup that came as text, if it is whole; as [`write_backup`] otherwise. Returns the store index that it holds.
+///
+/// # Errors
+/// The text isn't a whole backup; else as for [`write_backup`].
+pub fn write_backup_text(text: &[u8], path: &Path) -> Result<u64, DurableError> {
+    let image = parse(text, path)?;
+    write_file(text, path)?;
+    Ok(image.index)
+}
+
+fn write_file(text: &[u8], path: &Path) -> Result<(), DurableError> {
     let system = |error: std::io::Error| DurableError::system(path, "written", &error);
     refuse_to_replace(path)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let beside = path.with_file_name(name);
-    let file = create_private(&beside).map_err(system)?;
-    let written = write_to(image, file).and_then(|()| {
+    let mut file = create_private(&beside).map_err(system)?;
+    let written = file.write_all(text).and_then(|()| {
+        file.sync_all()?;
         std::fs::rename(&beside, path)?;
         match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => sync_folder(parent),
@@ -90,32 +114,34 @@ fn refuse_to_replace(path: &Path) -> Result<(), DurableError> {
     ))
 }
 
-fn write_to(image: &Image, file: File) -> std::io::Result<()> {
-    let mut out = BufWriter::new(file);
-    let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
-    let mut line = |line: String| -> std::io::Result<()> {
-        digest.update(line.as_bytes());
-        digest.update(b"\n");
-        out.write_all(line.as_bytes())?;
-        out.write_all(b"\n")
-    };
-    line(serde_json::to_string(&Head {
+/// A backup of all rows.
+///
+/// # Errors
+/// A record that has no JSON form.
+pub fn backup_text(image: &Image) -> Result<Vec<u8>, String> {
+    fn line(out: &mut Vec<u8>, value: &impl Serialize) -> Result<(), String> {
+        serde_json::to_writer(&mut *out, value).map_err(|error| error.to_string())?;
+        out.push(b'\n');
+        Ok(())
+    }
+    let mut out = Vec::new();
+    let head = Head {
         proxycfg: "backup".to_owned(),
         version: VERSION,
         written_by: env!("CARGO_PKG_VERSION").to_owned(),
         index: image.index,
         rows: image.rows.len() as u64,
-    })?)?;
+    };
+    line(&mut out, &head)?;
     for row in &image.rows {
-        let parts = codec::to_parts(row).map_err(std::io::Error::other)?;
-        line(serde_json::to_string(&parts)?)?;
+        line(&mut out, &codec::to_parts(row)?)?;
     }
-    let tail = serde_json::to_string(&Tail {
-        sha256: hex(digest.finish().as_ref()),
-    })?;
-    out.write_all(tail.as_bytes())?;
-    out.write_all(b"\n")?;
-    out.into_inner()?.sync_all()
+    let digest = ring::digest::digest(&ring::digest::SHA256, &out);
+    let tail = Tail {
+        sha256: hex(digest.as_ref()),
+    };
+    line(&mut out, &tail)?;
+    Ok(out)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -128,6 +154,10 @@ fn hex(bytes: &[u8]) -> String {
 /// It can't be read, isn't complete, or a newer version wrote it.
 pub fn read_backup(path: &Path) -> Result<Image, DurableError> {
     let text = std::fs::read(path).map_err(|error| DurableError::system(path, "read", &error))?;
+    parse(&text, path)
+}
+
+fn parse(text: &[u8], path: &Path) -> Result<Image, DurableError> {
     if !text.starts_with(BEGIN.as_bytes()) {
         return Err(DurableError::foreign(
             path,
@@ -192,7 +222,7 @@ pub fn read_backup(path: &Path) -> Result<Image, DurableError> {
     Ok(image)
 }
 
-/// Makes a backup of a data folder that no process uses. Returns the store index that it holds.
+/// Makes a backup of a data folder that no process uses (see [`DurableErrorKind::InUse`]). Returns the store index that it holds.
 ///
 /// # Errors
 /// The folder is in use or isn't good, or the backup can't be written.

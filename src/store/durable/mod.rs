@@ -42,7 +42,7 @@ use crate::store::backend::{Backend, BackendError, CommitRecord, Image};
 use database::Change;
 use folder::Folder;
 
-pub use backup::{backup, read_backup, restore, write_backup};
+pub use backup::{backup, backup_text, read_backup, restore, write_backup, write_backup_text};
 pub use error::{DurableError, DurableErrorKind};
 
 /// Above this, a slow disk is worth a line in the log.
