@@ -218,6 +218,24 @@ fn the_bootstrap_of_a_sidecar() {
     assert!(text.contains("9990"), "the proxy's own settings: {text}");
     assert!(text.contains("9991"), "those of all proxies: {text}");
 
+    let of_form = |form: &str| {
+        let args = [
+            "envoy",
+            "--sidecar-for",
+            "web",
+            "--bootstrap",
+            "--xds-protocol",
+            form,
+        ];
+        let ended = server.client(&args);
+        let bootstrap: Value = serde_json::from_str(&ended.out).unwrap();
+        bootstrap["dynamic_resources"]["ads_config"]["api_type"].clone()
+    };
+    assert_eq!(of_form("delta"), "DELTA_GRPC");
+    assert_eq!(of_form("sotw"), "GRPC");
+    let help = server.client(&["envoy", "--help"]);
+    assert!(help.out.contains("api_type GRPC"), "{}", help.out);
+
     for (args, word) in [
         (
             ["envoy", "--sidecar-for", "db", "--bootstrap"],

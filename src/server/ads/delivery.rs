@@ -165,9 +165,10 @@ impl Delivery {
             None => self.make_plan(set),
         };
         let batch = plan.take(kinds);
+        let nothing = std::mem::take(&mut plan.nothing);
         self.plan = Some(plan);
         match batch {
-            None if !self.answered => Some(Batch::default()),
+            None if nothing || !self.answered => Some(Batch::default()),
             batch => batch,
         }
     }
@@ -268,8 +269,11 @@ impl Delivery {
                 }
             }
         }
-        if self.blind && self.refused_before(&plan.batch.upserts) {
-            return Plan::default();
+        if self.blind && !self.refused_whole.is_empty() {
+            if self.refused_before(&plan.batch.upserts) {
+                return Plan::default();
+            }
+            plan.nothing = plan.batch.upserts.is_empty();
         }
         let told = self.protocol.announces_removals(self.kind);
         for name in self.held.keys().filter(|_| told) {
@@ -290,10 +294,9 @@ impl Delivery {
             .refused_whole
             .iter()
             .map(|(name, version)| (name, version));
-        !self.refused_whole.is_empty()
-            && refused.eq(upserts
-                .iter()
-                .map(|resource| (resource.name(), resource.version())))
+        refused.eq(upserts
+            .iter()
+            .map(|resource| (resource.name(), resource.version())))
     }
 
     fn plan_upsert(&self, resource: &Arc<Resource>, plan: &mut Plan) {

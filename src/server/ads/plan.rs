@@ -55,6 +55,8 @@ pub(super) struct Plan {
     pub(super) composed: Vec<Arc<Resource>>,
     /// Suspects, each to be sent in a response of its own.
     pub(super) alone: VecDeque<Lone>,
+    /// Whether the client has to be told that there is nothing.
+    pub(super) nothing: bool,
 }
 
 /// A change that is sent in a response of its own.
@@ -67,7 +69,7 @@ pub(super) enum Lone {
 impl Plan {
     /// Whether nothing is left.
     pub(super) fn is_done(&self) -> bool {
-        self.batch.is_empty() && self.composed.is_empty() && self.alone.is_empty()
+        self.batch.is_empty() && self.composed.is_empty() && self.alone.is_empty() && !self.nothing
     }
 
     /// Takes what goes into the next response: everything that may go together, else one suspect.

@@ -99,9 +99,9 @@ impl Refusals {
         }
     }
 
-    /// Drops suspicions about names that `keep` says no to.
-    pub(super) fn retain_suspects(&mut self, keep: impl Fn(&str) -> bool) {
-        self.suspects.retain(|name, _| keep(name));
+    /// Drops suspicions that `keep` says no to.
+    pub(super) fn retain_suspects(&mut self, keep: impl Fn(&str, &Content) -> bool) {
+        self.suspects.retain(|name, content| keep(name, content));
     }
 
     /// Bounds the memory: with many names, forgets those that don't exist any more.

@@ -112,6 +112,10 @@ impl Delivery {
         let accepted = &self.accepted;
         self.held
             .retain(|name, _| accepted.contains_key(name) || dropped.contains(name));
+        // What isn't there can't be in doubt to be removed.
+        let held = &self.held;
+        self.refusals
+            .retain_suspects(|name, content| content.is_some() || held.contains_key(name));
         for (name, resource) in accepted {
             if let Some(version) = self.held.get_mut(name) {
                 *version = resource.version().clone();

@@ -205,7 +205,7 @@ impl Delivery {
         held.retain(|name, _| subscription.covers(name));
         resend.retain(|name| subscription.covers(name));
         accepted.retain(|name, _| subscription.covers(name));
-        refusals.retain_suspects(|name| subscription.covers(name));
+        refusals.retain_suspects(|name, _| subscription.covers(name));
         if let Some(pending) = pending {
             let names = pending.items.iter().map(|(name, _)| name);
             let dropped = names.filter(|name| !subscription.covers(name)).cloned();
