@@ -9,7 +9,6 @@ pub mod cli;
 pub mod files;
 pub mod http;
 mod limits;
-pub mod listen;
 mod local_checks;
 mod provider;
 mod rate;

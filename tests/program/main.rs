@@ -4,9 +4,9 @@
 
 mod broken_files;
 mod client_commands;
-mod limits;
 mod durable;
 mod kills;
+mod limits;
 mod reload;
 mod serve;
 mod world;

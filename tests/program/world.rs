@@ -171,6 +171,7 @@ impl Server {
     }
 
     /// All of the log so far.
+    #[allow(dead_code, reason = "for the tests of security, which share this file")]
     pub fn whole_log(&self) -> String {
         let lines = self.log.lines.lock().unwrap();
         lines.iter().map(Value::to_string).collect()
@@ -206,7 +207,7 @@ impl Server {
 
     /// Puts JSON, which must be accepted.
     pub fn put(&self, path: &str, body: &Value) {
-        let (status, text) = self.try_put(path, body);
+        let (status, text) = self.try_put(path, body).expect(path);
         assert_eq!(status, 200, "{path}: {text}");
     }
 

@@ -100,7 +100,9 @@ fn c1_no_output_of_a_running_system_holds_a_private_key() {
     }
     // A refused configuration isn't echoed either.
     let bad = json!({"Provider": "consul", "Config": {"RootCert": "no PEM", "PrivateKey": root_key.serialize_pem()}});
-    let (status, said) = server.try_put("/v1/connect/ca/configuration", &bad).unwrap();
+    let (status, said) = server
+        .try_put("/v1/connect/ca/configuration", &bad)
+        .unwrap();
     assert_eq!(status, 400, "{said}");
     outputs.push(("a refused configuration".to_owned(), said));
     outputs.push(("the log".to_owned(), server.whole_log()));

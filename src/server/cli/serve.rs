@@ -9,8 +9,7 @@ use tracing_subscriber::EnvFilter;
 use super::Failure;
 use super::limits::LimitArgs;
 use crate::server::files::{check_datacenter, check_node_name};
-use crate::server::listen::Protection;
-use crate::server::serve::{ServeError, ServeOptions, serve};
+use crate::server::serve::{Protection, ServeError, ServeOptions, serve};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::access::{AllowAll, Authorizer, TokenFile};
-use super::serve::ServeError;
-use super::tls::{ServerTls, TlsFiles};
+use super::error::ServeError;
 use crate::clock::Clock;
+use crate::server::access::{AllowAll, Authorizer, TokenFile};
+use crate::server::tls::{ServerTls, TlsFiles};
 
 /// How both ports are protected.
 #[derive(Debug, Clone, Default)]
