@@ -30,6 +30,15 @@ const RUN_ELSEWHERE: [(&str, &str); 2] = [
     ("examples/web-db/run", "tests/example_web_db.rs"),
 ];
 
+/// Commands that stand in a test file as they are, which runs them with ports of its own.
+const RUN_BY_EXAMPLE: [&str; 5] = [
+    "proxycfg validate examples/http-routing",
+    "examples/http-routing/run keep",
+    "proxycfg chain api",
+    "curl 127.0.0.1:9180/hello",
+    r#"curl -H "Authorization: Bearer $(cat examples/http-routing/admin.jwt)" 127.0.0.1:9180/admin/users"#,
+];
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -56,6 +65,7 @@ fn commands() -> Vec<String> {
 fn every_command_of_the_readme_is_run() {
     let mut covered: Vec<&str> = RUN_HERE.to_vec();
     covered.extend(RUN_ELSEWHERE.map(|(command, _)| command));
+    covered.extend(RUN_BY_EXAMPLE);
     covered.sort_unstable();
     let mut shown = commands();
     shown.sort();
@@ -67,6 +77,13 @@ fn every_command_of_the_readme_is_run() {
         let script = command.trim_start_matches("bash ");
         assert!(read(by).contains(script), "{by} doesn't run {script}");
         assert!(root().join(script).is_file(), "{script} doesn't exist");
+    }
+    let example = read("tests/example_http_routing.rs");
+    for command in RUN_BY_EXAMPLE {
+        assert!(
+            example.contains(command),
+            "the example's test doesn't run {command}"
+        );
     }
     let mode = fs::metadata(root().join("examples/web-db/run")).unwrap();
     assert_ne!(mode.permissions().mode() & 0o111, 0, "not executable");

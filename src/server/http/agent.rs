@@ -200,9 +200,10 @@ fn may_register(
     };
     rights.require(Access::Write(name))?;
     match state.agent().service(definition.effective_id()) {
-        Some(present) => Ok(rights.require(Access::Write(service_of(&present)))?),
-        None => Ok(()),
+        Some(present) => rights.require(Access::Write(service_of(&present)))?,
+        None => {}
     }
+    Ok(())
 }
 
 /// The answer to a change of the agent's records, given when it is kept.
@@ -280,10 +281,11 @@ fn may_write_checks_of(
         "" => None,
         id => state.agent().service(id),
     };
-    Ok(match service {
+    match service {
         Some(service) => rights.require(Access::Write(service_of(&service)))?,
         None => rights.require(Access::Operator)?,
-    })
+    }
+    Ok(())
 }
 
 /// The same for a check that is there already; one that isn't is told by whoever looks for it.
