@@ -10,7 +10,7 @@ use crate::ca::{Authority, CaChange, CaError, LeafManager, LeafOptions};
 use crate::clock::{Clock, RealClock};
 use crate::engine::{CloseReport, EngineConfig, Manager};
 use crate::model::{CaConfig, CaRoots};
-use crate::source::{ChainCheck, EmbeddedSources};
+use crate::source::{ChainCheck, EmbeddedSources, HostFeed, HostSources, Sources};
 use crate::store::{MemoryBackend, Op, Store, StoreError, Transaction};
 
 /// How an embedded engine is set up.
@@ -22,6 +22,9 @@ pub struct EmbeddedConfig {
     pub ca: CaConfig,
     /// Certificates: jitter and grace.
     pub leaves: LeafOptions,
+    /// The feed of a host that answers some kinds of query itself. Its store of everything else is the embedded one: a host
+    /// that gives its own trust roots also gives the certificates, and the chains if its trust domain is another one.
+    pub host: Option<HostFeed>,
 }
 
 /// Why an embedded engine can't start or go on.
@@ -82,7 +85,11 @@ impl Embedded {
             config.leaves,
         )?);
         publish(&store, &authority, authority.roots())?;
-        let sources = Arc::new(EmbeddedSources::new(datacenter, leaves.clone()));
+        let embedded = EmbeddedSources::new(datacenter, leaves.clone());
+        let sources: Arc<dyn Sources> = match config.host {
+            Some(host) => Arc::new(HostSources::new(host, embedded)),
+            None => Arc::new(embedded),
+        };
         let manager = Manager::start(config.engine, clock, store.clone(), sources)?;
         Ok(Self {
             manager,
