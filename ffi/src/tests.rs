@@ -1,0 +1,1 @@
+//! Tests within the crate.
