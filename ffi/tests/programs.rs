@@ -13,7 +13,7 @@ use std::process::Command;
 
 use support::{compile, folder, run, top};
 
-const TESTS: [&str; 4] = ["arguments", "callbacks", "queues", "sources"];
+const TESTS: [&str; 5] = ["arguments", "callbacks", "queues", "sources", "random"];
 
 fn source(name: &str) -> PathBuf {
     top().join("ffi/tests/c").join(name).with_extension("c")
