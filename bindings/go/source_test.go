@@ -1,13 +1,20 @@
 package proxycfg
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // fakeSource notes who asks, and answers when told to.
@@ -186,6 +193,91 @@ func TestAPanicOfASourceIsTheQuerysError(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(engine.WaitReady(shortly(t), proxy("web"))).Close()
+}
+
+// A host may own everything: what one engine computed from its store comes out of another, which is told all of it.
+func TestAHostMayAnswerEveryKindOfQuery(t *testing.T) {
+	one := newEngine(t, Options{})
+	registration := sidecar("web", "db")
+	must(one.Apply([]byte(`{"Ops": [{"Config": {"Kind": "service-intentions", "Name": "web", "Sources": [{"Name": "api", "Action": "allow"}]}}]}`)))
+	index := instance(t, one, "db", 1, 5432)
+	must(one.Register(registration))
+	must(one.WaitReady(shortly(t), proxy("web"))).Close()
+	settle(t, one, index)
+	wanted := must(one.WaitReady(shortly(t), proxy("web")))
+	part := func(pointer string) []byte { return must(wanted.Pointer(pointer)) }
+	var targets map[string]json.RawMessage
+	if err := json.Unmarshal(part("/ConnectProxy/Upstreams/db/Endpoints"), &targets); err != nil {
+		t.Fatal(err)
+	}
+	var roots struct{ TrustDomain string }
+	if err := json.Unmarshal(part("/Roots"), &roots); err != nil {
+		t.Fatal(err)
+	}
+	chain, key := certificate(t)
+	answers := map[QueryKind][]byte{
+		CARootsQuery: part("/Roots"),
+		LeafQuery: must(json.Marshal(map[string]any{
+			"SerialNumber": "1", "CertPEM": chain, "PrivateKeyPEM": key,
+			"ServiceURI": "spiffe://" + roots.TrustDomain + "/ns/default/dc/dc1/svc/web",
+			"ValidAfter": "2020-01-01T00:00:00Z", "ValidBefore": "2090-01-01T00:00:00Z",
+		})),
+		IntentionsQuery:    part("/ConnectProxy/Intentions"),
+		MeshQuery:          []byte("null"),
+		JWTProvidersQuery:  []byte("[]"),
+		ChainQuery:         part("/ConnectProxy/Upstreams/db/DiscoveryChain"),
+		EndpointsQuery:     targets["db.default.default.dc1"],
+		ServiceConfigQuery: []byte("{}"),
+		ServiceRecordQuery: registration.Definition,
+	}
+	source := &fakeSource{atOnce: func(query Query, to *Answerer) {
+		if err := to.Answer(query.Subscription, answers[query.Kind]); err != nil {
+			t.Error(err)
+		}
+	}}
+	kinds := []QueryKind{}
+	for kind := range answers {
+		kinds = append(kinds, kind)
+	}
+	other := newEngine(t, Options{Source: source, SourceKinds: kinds})
+	// It follows the record, which is the host's.
+	must(other.Register(Registration{ID: proxy("web"), Kind: ConnectProxy}))
+	// The first snapshot may have come before the endpoints did.
+	var got *Snapshot
+	eventually(t, "the endpoints come", func() bool {
+		got = must(other.WaitReady(shortly(t), proxy("web")))
+		return strings.Contains(string(must(got.Pointer("/ConnectProxy/Upstreams"))), "10.0.0.2")
+	})
+	for _, pointer := range []string{
+		"/Roots", "/Proxy", "/ConnectProxy/Intentions", "/ConnectProxy/MeshConfig", "/ConnectProxy/JWTProviders", "/ConnectProxy/Upstreams",
+	} {
+		if a, b := string(part(pointer)), string(must(got.Pointer(pointer))); a != b {
+			t.Errorf("%s:\n%s\n%s", pointer, a, b)
+		}
+	}
+	if text := string(must(got.JSON())); !strings.Contains(text, "BEGIN CERTIFICATE") || strings.Contains(text, "BEGIN PRIVATE KEY") {
+		t.Error("the certificate is shown, its key isn't:", text)
+	}
+	// The key is in the secret, which Envoy needs it for.
+	secrets := must(got.Resources(SecretType))
+	found := false
+	for _, secret := range secrets {
+		found = found || strings.Contains(string(secret.Bytes), key)
+	}
+	if !found || len(must(got.Problems())) > 0 {
+		t.Error("the key isn't in a secret", must(got.Problems()))
+	}
+}
+
+// certificate is a certificate and its key, as PEM.
+func certificate(t *testing.T) (string, string) {
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der := must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
+	block := func(kind string, bytes []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}))
+	}
+	return block("CERTIFICATE", der), block("PRIVATE KEY", must(x509.MarshalPKCS8PrivateKey(key)))
 }
 
 // notes is a log that can be read.
