@@ -12,7 +12,7 @@ use crate::ca::{Authority, CaError, CaPlan, CaState, LeafKeeper, LeafManager, Le
 use crate::clock::{Clock, RealClock};
 use crate::engine::{CloseReport, EngineConfig, Manager};
 use crate::model::{CaConfig, CaRoots};
-use crate::source::{ChainCheck, EmbeddedSources};
+use crate::source::{ChainCheck, EmbeddedSources, HostFeed, HostSources, Sources};
 use crate::store::{
     AnyRow, Backend, Image, MemoryBackend, Op, OpaqueState, Store, StoreError, StoreSnapshot,
     Transaction,
@@ -32,6 +32,9 @@ pub struct EmbeddedConfig {
     pub ca: CaConfig,
     /// Certificates: jitter and grace.
     pub leaves: LeafOptions,
+    /// The feed of a host that answers some kinds of query itself. Its store of everything else is the embedded one: a host
+    /// that gives its own trust roots also gives the certificates, and the chains if its trust domain is another one.
+    pub host: Option<HostFeed>,
 }
 
 /// Why an embedded engine can't start or go on.
@@ -144,7 +147,11 @@ impl Embedded {
             config.leaves,
             kept_leaves.clone().map(|kept| kept as Arc<dyn LeafKeeper>),
         )?);
-        let sources = Arc::new(EmbeddedSources::new(datacenter, leaves.clone()));
+        let embedded = EmbeddedSources::new(datacenter, leaves.clone());
+        let sources: Arc<dyn Sources> = match config.host {
+            Some(host) => Arc::new(HostSources::new(host, embedded)),
+            None => Arc::new(embedded),
+        };
         let manager = Manager::start(config.engine, clock, store.clone(), sources)?;
         Ok(Self {
             manager,

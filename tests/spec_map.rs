@@ -95,9 +95,21 @@ fn rows() -> BTreeMap<String, Vec<(String, String)>> {
 fn tests_in(folder: &Path, into: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        let kind = path
+            .extension()
+            .and_then(|e| e.to_str())
+            .unwrap_or_default();
         if path.is_dir() {
             tests_in(&path, into);
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        } else if kind == "c" || kind == "go" {
+            // C tests are run by `RUN(name);`, Go's are `func TestName(`.
+            for line in fs::read_to_string(&path).unwrap().lines().map(str::trim) {
+                let rest = line
+                    .strip_prefix("RUN(")
+                    .or_else(|| line.strip_prefix("func "));
+                into.extend(rest.and_then(|rest| Some(rest.split(['(', ')']).next()?.to_owned())));
+            }
+        } else if kind == "rs" {
             let mut marked = false;
             for line in fs::read_to_string(&path).unwrap().lines().map(str::trim) {
                 let name = line
@@ -123,10 +135,12 @@ fn tests_in(folder: &Path, into: &mut BTreeSet<String>) {
 /// The words of a cell in backticks that look like a function's name.
 fn named(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2).filter(|word| {
-        word.contains('_')
+        let of_go = word.starts_with("Test") && word.chars().all(|c| c.is_ascii_alphanumeric());
+        let of_others = word.contains('_')
             && word
                 .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        of_go || of_others
     })
 }
 
@@ -147,7 +161,7 @@ fn every_rule_is_mapped() {
 fn the_tests_named_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut tests = BTreeSet::new();
-    for folder in ["src", "tests", "ffi"] {
+    for folder in ["src", "tests", "ffi", "bindings"] {
         tests_in(&root.join(folder), &mut tests);
     }
     let mut problems = Vec::new();

@@ -68,11 +68,11 @@ impl CallbackPool {
         }))
     }
 
-    /// Runs a job soon. Dropped without running once the pool is closed.
-    pub fn spawn(&self, job: impl FnOnce() + Send + 'static) {
+    /// Runs a job soon. Once the pool is closed it is dropped without running, and `false` returned.
+    pub fn spawn(&self, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.0.state.lock();
         if state.closed {
-            return;
+            return false;
         }
         state.jobs.push_back(Box::new(job));
         if state.idle >= state.jobs.len() {
@@ -94,6 +94,7 @@ impl CallbackPool {
         } else {
             self.0.work.notify_one();
         }
+        true
     }
 
     /// Threads alive.
@@ -176,7 +177,7 @@ impl Serial {
         })
     }
 
-    /// Runs a job after all given before.
+    /// Runs a job after all given before; never, once the pool is closed.
     pub fn spawn(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let start = {
             let mut jobs = self.jobs.lock();
@@ -185,7 +186,11 @@ impl Serial {
         };
         if start {
             let this = self.clone();
-            self.pool.spawn(move || this.drain());
+            if !self.pool.spawn(move || this.drain()) {
+                // Jobs hold what holds them: kept, they would never be freed.
+                let dropped = std::mem::take(&mut *self.jobs.lock());
+                drop(dropped);
+            }
         }
     }
 
@@ -247,6 +252,16 @@ mod tests {
             pool.close(Instant::now() + Duration::from_secs(10), Rest::Done),
             0
         );
+    }
+
+    #[test]
+    fn jobs_that_a_closed_pool_refuses_are_freed() {
+        let pool = CallbackPool::new(1, Duration::from_secs(5));
+        pool.close(Instant::now() + Duration::from_secs(10), Rest::Done);
+        let serial = Serial::new(pool);
+        let held = serial.clone();
+        serial.spawn(move || drop(held));
+        assert_eq!(Arc::strong_count(&serial), 1);
     }
 
     #[test]

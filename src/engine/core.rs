@@ -182,19 +182,26 @@ impl Core {
     }
 
     /// Puts a token of the state into a lane, unless one is there. A state that waits in the bulk lane moves ahead when
-    /// a fast reason comes.
-    pub fn put(&self, entry: &Arc<Entry>, schedule: &mut super::registry::Schedule, bulk: bool) {
+    /// a fast reason comes. Returns false if the lanes are closed.
+    pub fn put(
+        &self,
+        entry: &Arc<Entry>,
+        schedule: &mut super::registry::Schedule,
+        bulk: bool,
+    ) -> bool {
         if schedule.in_fast || (bulk && schedule.in_bulk) {
-            return;
+            return true;
         }
         // The lanes have no bound, so sending doesn't block; they hold at most one token of a state each.
-        if let Some(lanes) = &*self.lanes.read() {
-            if bulk {
-                schedule.in_bulk = lanes.bulk.send(entry.clone()).is_ok();
-            } else {
-                schedule.in_fast = lanes.fast.send(entry.clone()).is_ok();
-            }
+        let Some(lanes) = &*self.lanes.read() else {
+            return false;
+        };
+        if bulk {
+            schedule.in_bulk = lanes.bulk.send(entry.clone()).is_ok();
+        } else {
+            schedule.in_fast = lanes.fast.send(entry.clone()).is_ok();
         }
+        true
     }
 
     /// Closes the run queue: workers end when it is empty.

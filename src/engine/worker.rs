@@ -70,19 +70,25 @@ fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
         }
         schedule.running = true;
     }
-    let mut state = entry.run.lock();
-    run_once(core, entry, &mut state);
-    drop(state);
-    let mut schedule = entry.schedule.lock();
-    schedule.running = false;
-    if schedule.wanted {
-        core.put(entry, &mut schedule, from_bulk);
-        return;
+    loop {
+        let mut state = entry.run.lock();
+        run_once(core, entry, &mut state);
+        drop(state);
+        let mut schedule = entry.schedule.lock();
+        schedule.running = false;
+        if !schedule.wanted {
+            // Gates of what this run has taken in already.
+            let gates = std::mem::take(&mut schedule.gates);
+            drop(schedule);
+            drop(gates);
+            return;
+        }
+        if core.put(entry, &mut schedule, from_bulk) {
+            return;
+        }
+        // The engine ended during the run: the last one, which lets go of the state's queries, is done here.
+        schedule.running = true;
     }
-    // Gates of what this run has taken in already.
-    let gates = std::mem::take(&mut schedule.gates);
-    drop(schedule);
-    drop(gates);
 }
 
 fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {

@@ -3,19 +3,22 @@
 
 use smol_str::SmolStr;
 
+use crate::hcl::Value;
 use crate::model::check::{AggregatedStatus, HealthCheck};
+use crate::model::decode::{Decode, Place, Problems, record, words};
 use crate::model::node::Node;
 use crate::model::service::ServiceInstance;
 
-/// The health of an instance over its node's checks and its own (store.md 1.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum EndpointHealth {
-    /// All checks pass, or there are none.
-    Passing,
-    /// The worst check warns.
-    Warning,
-    /// A check is critical, or the node or instance is in maintenance.
-    Critical,
+words! {
+    /// The health of an instance over its node's checks and its own (store.md 1.5).
+    pub enum EndpointHealth {
+        /// All checks pass, or there are none.
+        Passing = "passing",
+        /// The worst check warns.
+        Warning = "warning",
+        /// A check is critical, or the node or instance is in maintenance.
+        Critical = "critical",
+    }
 }
 
 /// One reachable instance of a service.
@@ -98,15 +101,68 @@ impl serde::Serialize for Endpoint {
         if !self.socket_path.is_empty() {
             map.serialize_entry("SocketPath", &self.socket_path)?;
         }
-        let health = match self.health {
-            EndpointHealth::Passing => "passing",
-            EndpointHealth::Warning => "warning",
-            EndpointHealth::Critical => "critical",
-        };
-        map.serialize_entry("Health", health)?;
+        map.serialize_entry("Health", &self.health)?;
         map.serialize_entry("Weight", &self.weight_passing)?;
         map.serialize_entry("WarningWeight", &self.weight_warning)?;
         map.end()
+    }
+}
+
+record! {
+    /// An endpoint as it is written.
+    pub struct EndpointRecord {
+        /// See [`Endpoint::node`].
+        node: SmolStr = "Node" always,
+        /// See [`Endpoint::service_id`].
+        service_id: SmolStr = "ServiceID" always,
+        /// See [`Endpoint::datacenter`].
+        datacenter: SmolStr = "Datacenter",
+        /// See [`Endpoint::address`].
+        address: SmolStr = "Address" always,
+        /// See [`Endpoint::port`].
+        port: u16 = "Port" always,
+        /// See [`Endpoint::wan_address`]; if left out, the address.
+        wan_address: SmolStr = "WANAddress",
+        /// See [`Endpoint::wan_port`]; if left out, the port.
+        wan_port: u16 = "WANPort",
+        /// See [`Endpoint::socket_path`].
+        socket_path: SmolStr = "SocketPath",
+        /// See [`Endpoint::health`].
+        health: EndpointHealth = "Health",
+        /// See [`Endpoint::weight_passing`]; if left out, 1.
+        weight: Option<u32> = "Weight",
+        /// See [`Endpoint::weight_warning`]; if left out, 1.
+        warning_weight: Option<u32> = "WarningWeight",
+    }
+}
+
+/// Reads the form that it is written in, as a host gives it.
+impl Decode for Endpoint {
+    fn decode(value: &Value, at: &Place<'_>, problems: &mut Problems) -> Option<Self> {
+        let read = EndpointRecord::decode(value, at, problems)?;
+        if read.address.is_empty() && read.socket_path.is_empty() {
+            problems.error(&at.key("Address"), "give an address or a SocketPath");
+            return None;
+        }
+        let or =
+            |text: SmolStr, other: &SmolStr| if text.is_empty() { other.clone() } else { text };
+        Some(Self {
+            wan_address: or(read.wan_address, &read.address),
+            wan_port: if read.wan_port == 0 {
+                read.port
+            } else {
+                read.wan_port
+            },
+            node: read.node,
+            service_id: read.service_id,
+            datacenter: read.datacenter,
+            address: read.address,
+            port: read.port,
+            socket_path: read.socket_path,
+            health: read.health,
+            weight_passing: read.weight.unwrap_or(1),
+            weight_warning: read.warning_weight.unwrap_or(1),
+        })
     }
 }
 
@@ -187,6 +243,19 @@ mod tests {
             ..node()
         };
         assert_eq!(node.best_address(true), "10.0.0.1");
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut endpoint = Endpoint::of(&node(), &instance(3, 2), &[]);
+        for _ in 0..2 {
+            let json = serde_json::to_value(&endpoint).unwrap();
+            let (read, _) =
+                crate::model::decode_document::<Endpoint>(&Value::from_json(&json)).unwrap();
+            assert_eq!(read, endpoint);
+            endpoint.wan_address = endpoint.address.clone();
+            endpoint.health = EndpointHealth::Critical;
+        }
     }
 
     #[test]

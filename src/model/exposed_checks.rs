@@ -3,19 +3,21 @@
 use std::collections::BTreeSet;
 
 use crate::model::check::{CheckDefinition, HealthCheck};
+use crate::model::decode::record;
 use crate::model::http_address::HttpAddress;
 use crate::model::proxy::ExposePath;
 use crate::model::service::ServiceInstance;
 
-/// The paths of an instance's HTTP and gRPC checks.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ExposedChecks {
-    /// The paths, by id of their check.
-    pub paths: Vec<ExposePath>,
-    /// The address that checks are run from, beside the loopback one; empty if it isn't known.
-    pub agent_address: String,
-    /// Checks that can't be exposed, and why.
-    pub complaints: Vec<String>,
+record! {
+    /// The paths of an instance's HTTP and gRPC checks.
+    pub struct ExposedChecks {
+        /// The paths, by id of their check.
+        paths: Vec<ExposePath> = "Paths",
+        /// The address that checks are run from, beside the loopback one; empty if it isn't known.
+        agent_address: String = "AgentAddress",
+        /// Checks that can't be exposed, and why.
+        complaints: Vec<String> = "Complaints",
+    }
 }
 
 /// The ports that checks get which have none of their own: as many as there are sidecar ports.

@@ -36,6 +36,34 @@ impl Transaction {
     pub fn read(document: &Value) -> Result<(Self, Problems), Problems> {
         validate::read(document)
     }
+
+    /// Puts the writes into a datacenter: those that name none are of it.
+    ///
+    /// # Errors
+    /// Writes that name another one, each with its place.
+    pub fn place_in(&mut self, datacenter: &str) -> Result<(), Vec<String>> {
+        let mut problems = Vec::new();
+        for (i, op) in self.ops.iter_mut().enumerate() {
+            let key = op.key();
+            let named = match op {
+                Op::Register(registration) => &mut registration.datacenter,
+                Op::Deregister(what) => &mut what.datacenter,
+                Op::Config(_) | Op::DeleteConfig(_) | Op::Check(_) => continue,
+            };
+            if named.is_empty() {
+                datacenter.clone_into(named);
+            } else if !named.eq_ignore_ascii_case(datacenter) {
+                problems.push(format!(
+                    "Ops[{i}].{key}.Datacenter: {named:?} is not the datacenter {datacenter:?} that is kept here"
+                ));
+            }
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
 }
 
 /// One write.

@@ -1,6 +1,7 @@
 //! What changed between two snapshots of a proxy, by comparing part ids: the cost follows the number of parts, not
 //! their size.
 
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use smol_str::SmolStr;
 
 use super::{
@@ -49,6 +50,35 @@ impl SnapshotDiff {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+}
+
+/// An object with `Change`, and `Upstream` and `Target` where the change is about one.
+impl Serialize for SnapshotChange {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (change, upstream, target) = match self {
+            Self::Header => ("header", None, None),
+            Self::Roots => ("roots", None, None),
+            Self::Leaf => ("leaf", None, None),
+            Self::Intentions => ("intentions", None, None),
+            Self::Mesh => ("mesh", None, None),
+            Self::JwtProviders => ("jwt-providers", None, None),
+            Self::ExposedChecks => ("exposed-checks", None, None),
+            Self::UpstreamAdded(id) => ("upstream-added", Some(id), None),
+            Self::UpstreamRemoved(id) => ("upstream-removed", Some(id), None),
+            Self::UpstreamDefinition(id) => ("upstream-definition", Some(id), None),
+            Self::UpstreamChain(id) => ("upstream-chain", Some(id), None),
+            Self::UpstreamEndpoints(id, target) => ("upstream-endpoints", Some(id), Some(target)),
+        };
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("Change", change)?;
+        if let Some(upstream) = upstream {
+            map.serialize_entry("Upstream", upstream)?;
+        }
+        if let Some(target) = target {
+            map.serialize_entry("Target", target)?;
+        }
+        map.end()
     }
 }
 

@@ -13,10 +13,12 @@ mod answer;
 mod embedded;
 mod feed;
 mod graph;
+mod host;
 mod instance_filter;
 mod query;
 mod service_config;
 mod views;
+mod wire;
 
 use std::fmt;
 
@@ -26,6 +28,7 @@ pub use answer::Answer;
 pub use embedded::EmbeddedSources;
 pub use feed::{Feed, FeedAnswers, FeedSink, SubscriptionId};
 pub use graph::ChainCheck;
+pub use host::{HostFeed, HostSources};
 pub use instance_filter::{FilteredInstance, INSTANCE_FIELDS, parse_instance_filter};
 pub use query::{
     AuthScope, ChainQuery, EndpointsQuery, Query, QueryId, QueryKey, ServiceConfigQuery,
@@ -33,6 +36,7 @@ pub use query::{
 pub(crate) use service_config::find_setting;
 pub use service_config::{ResolveInput, protocol_of, resolve};
 pub use views::StoreViews;
+pub use wire::QueryKind;
 
 /// Why a query has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]

@@ -187,3 +187,29 @@ fn fc_042_registering_the_same_ten_thousand_times_changes_nothing() {
     assert_eq!(host.feed().all.lock().len(), 1);
     assert!(watch.try_next().unwrap().is_none());
 }
+
+/// A state that is running when its engine ends has no lane to wait in for its last run, which lets go of its queries.
+#[test]
+fn an_engine_that_ends_during_a_run_is_freed() {
+    for _ in 0..size("PROXYCFG_ROUNDS", 20) {
+        let host = Host::new();
+        let (begun, started) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let gate = std::sync::Mutex::new((begun, released));
+        host.hook(move |query| {
+            if matches!(query, proxycfg::source::Query::Intentions { .. }) {
+                let gate = gate.lock().unwrap();
+                let _ = gate.0.send(());
+                let _ = gate.1.recv();
+            }
+            None
+        });
+        host.register(&proxy_id("web"), sidecar("web", &["db"]));
+        started.recv_timeout(PATIENCE).unwrap();
+        let store = std::sync::Arc::downgrade(&host.store);
+        host.manager.close(std::time::Instant::now());
+        drop(release);
+        drop(host);
+        eventually("the engine is freed", || store.strong_count() == 0);
+    }
+}

@@ -1,0 +1,118 @@
+package proxycfg
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/proxycfg/proxycfg/bindings/go/internal/bare"
+)
+
+// BenchmarkBareCall is what any call from Go into C costs at least.
+func BenchmarkBareCall(b *testing.B) {
+	for b.Loop() {
+		bare.Call(1)
+	}
+}
+
+// BenchmarkCall is a cheap call of the library.
+func BenchmarkCall(b *testing.B) {
+	engine := newEngine(b, Options{})
+	must(engine.Register(sidecar("web")))
+	snapshot := must(engine.WaitReady(shortly(b), proxy("web")))
+	defer snapshot.Close()
+	for b.Loop() {
+		snapshot.Index()
+	}
+}
+
+// BenchmarkJSON reads the JSON of a snapshot with ten upstreams of ten endpoints each, encoded before.
+func BenchmarkJSON(b *testing.B) {
+	snapshot := tenByTen(b)
+	defer snapshot.Close()
+	b.SetBytes(int64(len(must(snapshot.JSON()))))
+	for b.Loop() {
+		must(snapshot.JSON())
+	}
+}
+
+// BenchmarkPointer reads a part of such a snapshot.
+func BenchmarkPointer(b *testing.B) {
+	snapshot := tenByTen(b)
+	defer snapshot.Close()
+	for b.Loop() {
+		must(snapshot.Pointer("/ConnectProxy/Upstreams/s5/Endpoints"))
+	}
+}
+
+// BenchmarkResources reads the clusters of such a snapshot, made before.
+func BenchmarkResources(b *testing.B) {
+	snapshot := tenByTen(b)
+	defer snapshot.Close()
+	for b.Loop() {
+		must(snapshot.Resources(ClusterType))
+	}
+}
+
+func tenByTen(b *testing.B) *Snapshot {
+	engine := newEngine(b, Options{})
+	var dials []string
+	var index uint64
+	for s := range 10 {
+		dials = append(dials, fmt.Sprint("s", s))
+		for n := range 10 {
+			index = instance(b, engine, fmt.Sprint("s", s), n, 1000)
+		}
+	}
+	must(engine.Register(sidecar("web", dials...)))
+	must(engine.WaitReady(shortly(b), proxy("web"))).Close()
+	settle(b, engine, index)
+	return must(engine.WaitReady(shortly(b), proxy("web")))
+}
+
+// deliveries is how many watches of one proxy are given each snapshot, so that the time to make it doesn't count.
+const deliveries = 5_000
+
+// BenchmarkDeliveryByQueue is the way of a snapshot from the library into a channel, in batches; the time is of one.
+func BenchmarkDeliveryByQueue(b *testing.B) {
+	engine := newEngine(b, Options{})
+	must(engine.Register(sidecar("web", "db")))
+	settle(b, engine, instance(b, engine, "db", 0, 1))
+	must(engine.WaitReady(shortly(b), proxy("web"))).Close()
+	channels := make([]<-chan *Snapshot, deliveries)
+	for n := range channels {
+		channels[n] = must(engine.Watch(shortly(b), proxy("web")))
+	}
+	for _, channel := range channels {
+		next(b, channel).Close()
+	}
+	b.ResetTimer()
+	for done := 0; done < b.N; done += deliveries {
+		instance(b, engine, "db", 0, 2+done/deliveries%60_000)
+		for _, channel := range channels {
+			(<-channel).Close()
+		}
+	}
+}
+
+// BenchmarkDeliveryByFunction is the way of a snapshot from the library into a function; the time is of one.
+func BenchmarkDeliveryByFunction(b *testing.B) {
+	engine := newEngine(b, Options{})
+	must(engine.Register(sidecar("web", "db")))
+	settle(b, engine, instance(b, engine, "db", 0, 1))
+	must(engine.WaitReady(shortly(b), proxy("web"))).Close()
+	var calls atomic.Int64
+	for range deliveries {
+		must(engine.WatchFunc(proxy("web"), func(s *Snapshot) { s.Close(); calls.Add(1) }))
+	}
+	eventually(b, "all are called", func() bool { return calls.Load() == deliveries })
+	b.ResetTimer()
+	for done := 0; done < b.N; done += deliveries {
+		before := calls.Load()
+		instance(b, engine, "db", 0, 2+done/deliveries%60_000)
+		for calls.Load() < before+deliveries {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+}

@@ -1,0 +1,3 @@
+module github.com/proxycfg/proxycfg/bindings/go
+
+go 1.26

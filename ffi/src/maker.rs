@@ -1,0 +1,89 @@
+//! What the snapshots of an engine share: one object a snapshot, however many watches give it, so that its JSON and its
+//! resources are encoded once; and the last resources of each proxy, which the next build upon.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use proxycfg::xds::{Generated, Generator};
+use proxycfg::{ConfigSnapshot, ProxyId, SnapshotRef};
+
+use crate::snapshot::SnapshotObject;
+
+/// Makes the objects that the host holds for snapshots.
+#[derive(Debug, Default)]
+pub(crate) struct Maker {
+    generator: Generator,
+    proxies: Mutex<Proxies>,
+}
+
+#[derive(Debug, Default)]
+struct Proxies {
+    known: HashMap<ProxyId, Known>,
+    /// How many there may be before those without a snapshot are looked for.
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The object of the newest snapshot, while the host holds it.
+    newest: Weak<SnapshotObject>,
+    last: Arc<LastResources>,
+}
+
+/// The resources of a proxy's newest snapshot that was asked for them.
+#[derive(Debug, Default)]
+pub(crate) struct LastResources(Mutex<Option<Generated>>);
+
+/// Fewer aren't worth looking for those that are gone.
+const FEW: usize = 64;
+
+impl Maker {
+    /// The object of a snapshot.
+    pub fn wrap(self: &Arc<Self>, snapshot: SnapshotRef) -> Arc<SnapshotObject> {
+        let id = snapshot.proxy_id();
+        let mut proxies = self.proxies.lock();
+        let last = match proxies.known.get(id) {
+            None => Arc::default(),
+            Some(known) => {
+                if let Some(object) = known.newest.upgrade()
+                    && object.is_of(&snapshot)
+                {
+                    return object;
+                }
+                known.last.clone()
+            }
+        };
+        if proxies.known.len() >= proxies.sweep_at {
+            proxies
+                .known
+                .retain(|_, known| known.newest.strong_count() > 0);
+            proxies.sweep_at = FEW.max(proxies.known.len() * 2);
+        }
+        let id = id.clone();
+        let object = Arc::new(SnapshotObject::new(snapshot, self.clone(), last.clone()));
+        let known = Known {
+            newest: Arc::downgrade(&object),
+            last,
+        };
+        let old = proxies.known.insert(id, known);
+        drop(proxies);
+        drop(old);
+        object
+    }
+
+    /// The Envoy resources of a snapshot, built upon the last ones of its proxy.
+    pub fn resources(&self, snapshot: &ConfigSnapshot, last: &LastResources) -> Generated {
+        // Held while they are made, so that whoever asks at the same time builds upon them.
+        let mut last = last.0.lock();
+        let newer = last
+            .as_ref()
+            .is_some_and(|last| last.set.index() > snapshot.store_index);
+        if newer {
+            return self.generator.resources(snapshot, None);
+        }
+        let generated = self.generator.resources(snapshot, last.as_ref());
+        *last = Some(generated.clone());
+        generated
+    }
+}
