@@ -202,6 +202,8 @@ enum proxycfg_query_kind
   PROXYCFG_QUERY_KIND_SERVICE_CONFIG = 7,
   // The registration of an instance: a service instance, or `null`.
   PROXYCFG_QUERY_KIND_SERVICE_RECORD = 8,
+  // What of an instance's own checks a sidecar opens: `{"Paths": [...], "AgentAddress": ...}`, `{}` if nothing.
+  PROXYCFG_QUERY_KIND_EXPOSED_CHECKS = 9,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

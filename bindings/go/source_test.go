@@ -229,6 +229,7 @@ func TestAHostMayAnswerEveryKindOfQuery(t *testing.T) {
 		EndpointsQuery:     targets["db.default.default.dc1"],
 		ServiceConfigQuery: []byte("{}"),
 		ServiceRecordQuery: registration.Definition,
+		ExposedChecksQuery: []byte("{}"),
 	}
 	source := &fakeSource{atOnce: func(query Query, to *Answerer) {
 		if err := to.Answer(query.Subscription, answers[query.Kind]); err != nil {
