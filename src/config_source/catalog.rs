@@ -23,6 +23,7 @@ use crate::model::{ProxyId, ProxySource, ServiceKind};
 use crate::proxy::Registration;
 use crate::store::WaitHandle;
 use crate::sync::Background;
+use crate::sync::fault::{self, Point};
 
 use super::contain;
 use super::local::LocalConfigSource;
@@ -363,6 +364,7 @@ impl Shared {
 
     fn look_again(self: &Arc<Self>, id: &ProxyId) {
         let Some(followed) = self.get(id) else { return };
+        let _ = fault::hit(Point::CatalogSource);
         let mut state = followed.state.lock();
         if state.over {
             return;

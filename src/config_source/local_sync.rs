@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::engine::{Manager, RegisterOptions};
 use crate::model::{Node, ProxyId, ProxySource, ServiceInstance};
 use crate::proxy::Registration;
+use crate::sync::fault::{self, Point};
 use crate::sync::{Background, Latest, Read};
 
 use super::anti_entropy::StoreSync;
@@ -227,6 +228,7 @@ impl Loop {
 
     /// One pass. Proxies are looked at only if a record changed, unless `everything` is to be.
     fn pass(&mut self, everything: bool) {
+        let _ = fault::hit(Point::LocalSync);
         let (tables, version) = self.state.at();
         let mut outcome = self.catalog.sync(&tables);
         if outcome.problems != self.refused {
