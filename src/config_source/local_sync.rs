@@ -20,10 +20,10 @@ use crate::sync::fault::{self, Point};
 use crate::sync::{Background, Latest, Read};
 
 use super::anti_entropy::StoreSync;
-use super::contain;
 use super::local_records::RestoreError;
 use super::local_state::{LocalState, Version};
 use super::local_tables::{LocalEntry, LocalTables};
+use super::{RETRY, contain};
 
 /// How the sync loop is set up.
 #[derive(Debug, Clone)]
@@ -202,10 +202,16 @@ struct Loop {
 impl Loop {
     fn run(mut self, stopped: &Receiver<()>, poked: &Receiver<()>) {
         let mut timer = self.timer();
-        contain("the sync of the local state", || self.pass(true));
+        let mut well = contain("the sync of the local state", || self.pass(true));
         loop {
+            let retry = if well {
+                never()
+            } else {
+                self.clock.alarm(RETRY)
+            };
             let everything = select! {
                 recv(stopped) -> _ => break,
+                recv(retry) -> _ => true,
                 recv(self.changed) -> _ => false,
                 recv(poked) -> _ => true,
                 recv(timer) -> _ => {
@@ -213,7 +219,9 @@ impl Loop {
                     true
                 }
             };
-            contain("the sync of the local state", || self.pass(everything));
+            // What was to be looked at stays so until a pass comes to its end.
+            let everything = everything || !well;
+            well = contain("the sync of the local state", || self.pass(everything));
         }
         self.shared.done.end();
     }

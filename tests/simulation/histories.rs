@@ -12,7 +12,7 @@ use proxycfg::store::{Op, Transaction};
 use serde_json::json;
 
 use crate::faults::{Random, raise};
-use crate::mesh::{Mesh, alive, from_scratch, handles};
+use crate::mesh::{Mesh, SOURCE, alive, from_scratch, handles};
 use crate::moody::Moody;
 use crate::oracle::*;
 use crate::world::*;
@@ -119,16 +119,15 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
             let id = proxy_id(service);
             let mut options = options(definition(s, random.below(16) as u8, random.below(3) as u8));
             options.token = ["", "token"][random.below(2)].into();
+            options.source = SOURCE;
             manager.register(&id, options.clone()).unwrap();
             held.registered.insert(id, options);
             return;
         }
         15 => {
             let id = proxy_id(service);
-            let was = manager.deregister(&id, &ProxySource::LOCAL);
-            // The local sync lets go of what is registered as local but isn't its own.
-            let known = held.registered.remove(&id).is_some();
-            assert!(known || !was);
+            let was = manager.deregister(&id, &SOURCE);
+            assert_eq!(was, held.registered.remove(&id).is_some());
             return;
         }
         16 => {
@@ -226,7 +225,7 @@ fn calm(mesh: &Mesh, held: &mut Held) {
     mesh.flush();
     for (id, options) in &held.registered {
         if manager.status(id).is_some_and(|s| s.ended.is_some()) {
-            manager.deregister(id, &ProxySource::LOCAL);
+            manager.deregister(id, &SOURCE);
         }
         manager.register(id, options.clone()).unwrap();
     }
@@ -243,6 +242,19 @@ fn compare(mesh: &Mesh, held: &mut Held) {
     held.look();
     for stream in &held.streams {
         let id = stream.watch.proxy_id().clone();
+        let records = mesh.embedded.store.snapshot();
+        let record = records
+            .reader()
+            .instance(id.node.as_str(), &id.service_id)
+            .is_some();
+        if !record {
+            // It waits for its record.
+            eventually("an unknown proxy isn't registered", || {
+                let status = manager.status(&id);
+                status.is_none_or(|status| status.source.is_none())
+            });
+            continue;
+        }
         let options = RegisterOptions {
             kind: ServiceKind::ConnectProxy,
             registration: Registration::Record,
@@ -275,7 +287,7 @@ fn compare(mesh: &Mesh, held: &mut Held) {
 
 fn release(mesh: &Mesh, held: Held) {
     for id in held.registered.keys() {
-        mesh.embedded.manager.deregister(id, &ProxySource::LOCAL);
+        mesh.embedded.manager.deregister(id, &SOURCE);
     }
     for entry in mesh.local.services() {
         // A sidecar goes with its service.

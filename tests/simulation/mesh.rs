@@ -37,6 +37,9 @@ pub struct Mesh {
     pub feed: Option<Arc<Moody>>,
 }
 
+/// Whose the proxies are that tests register themselves.
+pub const SOURCE: ProxySource = ProxySource(smol_str::SmolStr::new_static("simulation"));
+
 /// What is alive in an engine.
 pub type Alive = (usize, u64, usize, u64, usize);
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use proxycfg::config_source::ConfigSource as _;
-use proxycfg::model::{CheckStatus, ProxyId, ProxySource};
+use proxycfg::model::{CheckStatus, ProxyId};
 use proxycfg::store::Transaction;
 
-use crate::mesh::{Mesh, alive, handles};
+use crate::mesh::{Mesh, SOURCE, alive, handles};
 use crate::world::*;
 
 /// Resident memory of this process in KiB.
@@ -27,9 +27,9 @@ fn round(mesh: &Mesh, n: usize) {
     let id = proxy_id(&format!("soak-{}", n % 10));
     let mut watch = manager.watch(&id);
     let called = manager.watch_with(&id, |_| {});
-    manager
-        .register(&id, options(sidecar(service, &["db", "api"])))
-        .unwrap();
+    let mut options = options(sidecar(service, &["db", "api"]));
+    options.source = SOURCE;
+    manager.register(&id, options).unwrap();
     let of_catalog = ProxyId::new(
         format!("{service}-{instance}-sidecar-proxy"),
         node_name(service, instance),
@@ -57,7 +57,7 @@ fn round(mesh: &Mesh, n: usize) {
     }
     called.cancel();
     drop((watch, stream));
-    manager.deregister(&id, &ProxySource::LOCAL);
+    manager.deregister(&id, &SOURCE);
     if n.is_multiple_of(2) {
         apply(vec![proxycfg::store::Op::DeregisterNode {
             node: node_name(service, instance).as_str().into(),
