@@ -20,7 +20,7 @@ const TABLE: &[Case] = &[
     ("GET", "/v1/catalog/nodes?index=1&wait=-5s", 400, &["\"wait\"", "-5s"]),
     ("GET", "/v1/catalog/nodes?index=1&wait=99999999999999999999s", 400, &["\"wait\""]),
     ("GET", "/v1/catalog/nodes?index=1&wait=5%20s", 400, &["\"wait\"", "5 s"]),
-    ("GET", "/v1/catalog/nodes?dc=dc2", 400, &["dc2"]),
+    ("GET", "/v1/catalog/nodes?dc=dc2", 500, &["No path to datacenter", "dc1"]),
     ("GET", "/v1/catalog/nodes?ns=team", 400, &["\"ns\"", "enterprise only", "leave it out"]),
     ("GET", "/v1/catalog/nodes?partition=p", 400, &["\"partition\"", "leave it out"]),
     ("GET", "/v1/catalog/nodes?ap=p", 400, &["\"ap\"", "leave it out"]),
@@ -33,7 +33,7 @@ const TABLE: &[Case] = &[
     ("GET", "/v1/catalog/service/web?node-meta=a", 400, &["node-meta", "KEY:VALUE"]),
     ("GET", "/v1/catalog/nodes?filter=%c0%af", 400, &["query"]),
     ("GET", "/v1/health/state/..", 400, &["\"..\"", "passing"]),
-    ("GET", "/v1/discovery-chain/web?compile-dc=dc2", 400, &["dc2"]),
+    ("GET", "/v1/discovery-chain/web?dc=dc2", 500, &["No path to datacenter", "dc1"]),
     // Paths: what looks like a way out of a folder is a name, or none.
     ("GET", "/v1/../../etc/passwd", 404, &["/v1/catalog"]),
     ("GET", "/v1/%2e%2e/%2e%2e/etc/passwd", 404, &["/v1/catalog"]),

@@ -250,6 +250,8 @@ fn compare(mesh: &Mesh, held: &mut Held) {
         if !record {
             // It waits for its record.
             eventually("an unknown proxy isn't registered", || {
+                // A look that panicked is tried again after a while.
+                mesh.clock.advance(Duration::from_secs(1));
                 let status = manager.status(&id);
                 status.is_none_or(|status| status.source.is_none())
             });

@@ -103,7 +103,7 @@ impl Moody {
             },
             authority_key_id: "00".into(),
             valid_after: SystemTime::UNIX_EPOCH,
-            valid_before: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000_000),
+            valid_before: SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000),
             create_index: serial,
             modify_index: serial,
         }))
