@@ -255,16 +255,17 @@ fn calm(mesh: &Mesh, held: &mut Held) {
     }
     held.over.store(true, Ordering::SeqCst);
     mesh.flush();
+    // A view that failed is tried again when what it read changes (decision E5): here, everything at once.
+    let image = mesh.embedded.store.image();
+    mesh.embedded.store.restore(&image).unwrap();
+    mesh.flush();
+    // With that step, all that the feed said before is taken in too, and whose token has ended shows.
     for (id, options) in &held.registered {
         if manager.status(id).is_some_and(|s| s.ended.is_some()) {
             manager.deregister(id, &SOURCE);
         }
         manager.register(id, options.clone()).unwrap();
     }
-    // A view that failed is tried again when what it read changes (decision E5): here, everything at once.
-    let image = mesh.embedded.store.image();
-    mesh.embedded.store.restore(&image).unwrap();
-    mesh.flush();
 }
 
 fn compare(mesh: &Mesh, held: &mut Held) {
