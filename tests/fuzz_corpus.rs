@@ -54,8 +54,14 @@ fn every_target_can_be_run_by_cargo_fuzz() {
     let script = std::fs::read_to_string(root.join("../.ci/fuzz")).unwrap();
     for (name, _) in bodies::TARGETS {
         let target = std::fs::read_to_string(root.join(format!("fuzz_targets/{name}.rs"))).unwrap();
-        assert!(target.contains(&format!("bodies::{name}::run(data)")), "{target}");
-        assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");
+        assert!(
+            target.contains(&format!("bodies::{name}::run(data)")),
+            "{target}"
+        );
+        assert!(
+            manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")),
+            "{name}"
+        );
         assert!(script.contains(name), ".ci/fuzz leaves {name} out");
     }
 }
@@ -70,7 +76,11 @@ fn run(name: &str) {
         let shown = path.display().to_string();
         try_input(name, *target, bytes, &shown);
     }
-    let number = |key: &str| std::env::var(key).ok().map(|text| text.parse::<u64>().unwrap());
+    let number = |key: &str| {
+        std::env::var(key)
+            .ok()
+            .map(|text| text.parse::<u64>().unwrap())
+    };
     let seed = number("PROXYCFG_FUZZ_SEED").unwrap_or(1);
     let until = number("PROXYCFG_FUZZ_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
     let mut pool: Vec<Vec<u8>> = corpus.into_iter().map(|(_, bytes)| bytes).collect();
@@ -80,7 +90,12 @@ fn run(name: &str) {
             break;
         }
         let input = random.mutated(&pool, &words(name));
-        try_input(name, *target, &input, &format!("seed {seed}, round {round}"));
+        try_input(
+            name,
+            *target,
+            &input,
+            &format!("seed {seed}, round {round}"),
+        );
         // Some of them are mutated further.
         if random.below(16) == 0 && pool.len() < 1_000 {
             pool.push(input);
@@ -89,8 +104,11 @@ fn run(name: &str) {
 }
 
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fuzz/corpus")
+        .join(name);
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(paths.len() >= 10, "the corpus {} is gone", folder.display());
@@ -109,7 +127,12 @@ fn words(name: &str) -> Vec<Vec<u8>> {
     };
     let lines = text.lines().filter(|line| line.starts_with('"'));
     lines
-        .map(|line| line[1..line.len() - 1].replace("\\\"", "\"").replace("\\\\", "\\").into_bytes())
+        .map(|line| {
+            line[1..line.len() - 1]
+                .replace("\\\"", "\"")
+                .replace("\\\\", "\\")
+                .into_bytes()
+        })
         .collect()
 }
 

@@ -70,7 +70,10 @@ fn check_problem(text: &str, problem: &FilterError) {
     let (FilterError::Syntax { column, .. }
     | FilterError::UnknownField { column, .. }
     | FilterError::Type { column, .. }) = problem;
-    assert!(*column >= 1 && *column <= text.chars().count() + 1, "{problem}");
+    assert!(
+        *column >= 1 && *column <= text.chars().count() + 1,
+        "{problem}"
+    );
     super::check_message(&problem.to_string(), text.len());
 }
 

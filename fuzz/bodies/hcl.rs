@@ -74,7 +74,9 @@ impl Text {
 
     fn check_problems(&self, problems: &SyntaxErrors) {
         assert!(problems.iter().count() <= 21);
-        problems.iter().for_each(|problem| self.check_pos(problem.pos));
+        problems
+            .iter()
+            .for_each(|problem| self.check_pos(problem.pos));
         super::check_message(&problems.to_string(), self.bytes);
     }
 }

@@ -8,8 +8,8 @@ use std::fmt::Debug;
 
 use proxycfg::hcl::{self, Value};
 use proxycfg::model::{
-    self, AgentCheck, CatalogDeregistration, CatalogRegistration, ConfigEntry, Decode, EntryDeletion,
-    HealthCheck, Node, ServiceDefinition, ServiceInstance, Transaction, Validate,
+    self, AgentCheck, CatalogDeregistration, CatalogRegistration, ConfigEntry, Decode,
+    EntryDeletion, HealthCheck, Node, ServiceDefinition, ServiceInstance, Transaction, Validate,
 };
 
 /// Runs one input.

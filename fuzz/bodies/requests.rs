@@ -126,7 +126,9 @@ impl Run {
             let kind = *choices.one_of(&ResourceType::ALL);
             let key = (kind, SmolStr::new(NAMES[choices.below(4)]));
             match choices.below(6) {
-                content @ 0..4 => self.contents.insert(key, (content as u8, choices.once_in(4))),
+                content @ 0..4 => self
+                    .contents
+                    .insert(key, (content as u8, choices.once_in(4))),
                 _ => self.contents.remove(&key),
             };
         }
@@ -136,7 +138,11 @@ impl Run {
             let resource = Resource::new(*kind, name.clone(), vec![*content]);
             let resource = resource.with_children(kind.child().map(|_| name.clone()));
             let composed = *composed && *kind == Cluster;
-            builder.insert(if composed { resource.composed() } else { resource });
+            builder.insert(if composed {
+                resource.composed()
+            } else {
+                resource
+            });
         }
         let set = match &self.set {
             Some(old) => builder.build_after(old),
@@ -153,7 +159,11 @@ impl Run {
     fn request(&mut self, choices: &mut Choices<'_>) {
         let kind = *choices.one_of(&ResourceType::ALL);
         let first = names(choices);
-        let unsubscribe = if choices.once_in(2) { names(choices) } else { Vec::new() };
+        let unsubscribe = if choices.once_in(2) {
+            names(choices)
+        } else {
+            Vec::new()
+        };
         let mut held = HashMap::new();
         if choices.once_in(3) {
             for name in names(choices) {
@@ -206,7 +216,9 @@ impl Run {
     /// A request that may be over a limit, or that can't be understood.
     fn strange_request(&mut self, choices: &mut Choices<'_>) {
         let kind = *choices.one_of(&ResourceType::ALL);
-        let many: Vec<String> = (0..=self.limits.max_names).map(|i| format!("m{i}")).collect();
+        let many: Vec<String> = (0..=self.limits.max_names)
+            .map(|i| format!("m{i}"))
+            .collect();
         let long = vec!["x".repeat(self.limits.max_name_len + 1)];
         let empty = HashMap::new();
         let (type_url, list) = match choices.below(4) {
@@ -424,7 +436,10 @@ impl Run {
             let current = set.get(kind, resource.name()).map(|r| r.version());
             let known = self.replaces_all(kind) && self.accepted.contains(&item);
             let is_current = current == Some(resource.version());
-            assert!(is_current || known, "neither current nor accepted: {item:?}");
+            assert!(
+                is_current || known,
+                "neither current nor accepted: {item:?}"
+            );
             assert!(!self.refused_alone.contains(&item), "sent again: {item:?}");
         }
         assert!(response.removed.is_sorted_by(|a, b| a < b), "{response:?}");

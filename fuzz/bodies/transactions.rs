@@ -47,7 +47,8 @@ pub fn run(bytes: &[u8]) {
 fn store() -> Store {
     static ROOTS: OnceLock<CaRoots> = OnceLock::new();
     let roots = ROOTS.get_or_init(|| {
-        let authority = Authority::bootstrap(Arc::new(TestClock::new()), "dc1", CaConfig::default());
+        let authority =
+            Authority::bootstrap(Arc::new(TestClock::new()), "dc1", CaConfig::default());
         authority.unwrap().roots()
     });
     let store = Store::new(Box::new(MemoryBackend), Arc::new(ChainCheck)).unwrap();
@@ -136,17 +137,22 @@ fn check_read_back(after: &StoreSnapshot, op: &Op, later: &[Op]) {
             }
             if let Some(service) = &register.service {
                 let rows = reader.node_services(&node);
-                let row = rows.iter().find(|row| row.id.eq_ignore_ascii_case(&service.id));
+                let row = rows
+                    .iter()
+                    .find(|row| row.id.eq_ignore_ascii_case(&service.id));
                 let row = row.unwrap_or_else(|| panic!("{} isn't there", service.id));
-                assert_eq!((row.port, &row.tags, &row.meta), (service.port, &service.tags, &service.meta));
+                assert_eq!(
+                    (row.port, &row.tags, &row.meta),
+                    (service.port, &service.tags, &service.meta)
+                );
                 assert_eq!(row.proxy, service.proxy);
             }
             for check in register.check.iter().chain(&register.checks) {
                 let rows = reader.node_checks(&node);
                 let services = reader.node_services(&node);
-                let of_services = services
-                    .iter()
-                    .flat_map(|row| reader.service_checks(PeeredName::new(&row.peer_name, &row.service)));
+                let of_services = services.iter().flat_map(|row| {
+                    reader.service_checks(PeeredName::new(&row.peer_name, &row.service))
+                });
                 let mut all = rows.into_iter().chain(of_services);
                 let written = all.find(|row| {
                     row.check_id.eq_ignore_ascii_case(&check.check_id)
@@ -163,11 +169,17 @@ fn check_read_back(after: &StoreSnapshot, op: &Op, later: &[Op]) {
         }
         Op::DeregisterService { node, id } => {
             let rows = reader.node_services(node);
-            assert!(!rows.iter().any(|row| row.id.eq_ignore_ascii_case(id.as_str())));
+            assert!(
+                !rows
+                    .iter()
+                    .any(|row| row.id.eq_ignore_ascii_case(id.as_str()))
+            );
         }
         Op::DeregisterCheck { node, check_id } => {
             let rows = reader.node_checks(node);
-            let left = rows.iter().any(|row| row.check_id.eq_ignore_ascii_case(check_id.as_str()));
+            let left = rows
+                .iter()
+                .any(|row| row.check_id.eq_ignore_ascii_case(check_id.as_str()));
             assert!(!left);
         }
         _ => {}
@@ -233,9 +245,20 @@ fn op(choices: &mut Choices<'_>) -> Json {
         4 => json!({"Check": {"Node": node, "CheckID": format!("{service}-check"), "Name": "c",
             "Status": choices.one_of(&STATES), "ServiceID": if choices.once_in(2) { service } else { "" }}}),
         5 => {
-            let kinds = ["service-defaults", "service-resolver", "service-splitter", "service-router", "service-intentions", "proxy-defaults"];
+            let kinds = [
+                "service-defaults",
+                "service-resolver",
+                "service-splitter",
+                "service-router",
+                "service-intentions",
+                "proxy-defaults",
+            ];
             let kind = *choices.one_of(&kinds);
-            let name = if kind == "proxy-defaults" { "global" } else { service };
+            let name = if kind == "proxy-defaults" {
+                "global"
+            } else {
+                service
+            };
             json!({"DeleteConfig": {"Kind": kind, "Name": name}})
         }
         _ => json!({ "Config": entry(choices, service) }),
@@ -272,12 +295,18 @@ fn registration(choices: &mut Choices<'_>, node: &str, service: &str) -> Json {
 fn entry(choices: &mut Choices<'_>, service: &str) -> Json {
     let other = *choices.one_of(&SERVICES);
     match choices.below(10) {
-        0 | 1 => json!({"Kind": "service-defaults", "Name": service, "Protocol": choices.one_of(&PROTOCOLS)}),
+        0 | 1 => {
+            json!({"Kind": "service-defaults", "Name": service, "Protocol": choices.one_of(&PROTOCOLS)})
+        }
         2 => json!({"Kind": "service-resolver", "Name": service, "Redirect": {"Service": other}}),
-        3 => json!({"Kind": "service-resolver", "Name": service, "DefaultSubset": if choices.once_in(2) { "v1" } else { "" },
-            "Subsets": {"v1": {"Filter": "Service.Meta.version == a"}, "v2": {"OnlyPassing": true}}}),
-        4 => json!({"Kind": "service-resolver", "Name": service, "ConnectTimeout": format!("{}s", 1 + choices.below(9)),
-            "Failover": {"*": {"Targets": [{"Service": other}]}}}),
+        3 => {
+            json!({"Kind": "service-resolver", "Name": service, "DefaultSubset": if choices.once_in(2) { "v1" } else { "" },
+            "Subsets": {"v1": {"Filter": "Service.Meta.version == a"}, "v2": {"OnlyPassing": true}}})
+        }
+        4 => {
+            json!({"Kind": "service-resolver", "Name": service, "ConnectTimeout": format!("{}s", 1 + choices.below(9)),
+            "Failover": {"*": {"Targets": [{"Service": other}]}}})
+        }
         5 => {
             let part = choices.below(101);
             let subset = if choices.once_in(3) { "v1" } else { "" };
@@ -294,7 +323,9 @@ fn entry(choices: &mut Choices<'_>, service: &str) -> Json {
             }
             json!({"Kind": "service-intentions", "Name": if choices.once_in(4) { "*" } else { service }, "Sources": sources})
         }
-        8 => json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": choices.one_of(&PROTOCOLS)}}),
+        8 => {
+            json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": choices.one_of(&PROTOCOLS)}})
+        }
         _ => json!({"Kind": "mesh", "AllowEnablingPermissiveMutualTLS": choices.once_in(2)}),
     }
 }

@@ -8,8 +8,8 @@ use crate::hcl::{self, Data, Value};
 use crate::model::chain::{ChainNodeType, CompiledChain};
 use crate::model::decode::{Decode, Place, Problems, decode_document, words};
 use crate::model::{
-    CaRoots, Endpoint, ExposedChecks, Intention, IssuedCert, JwtProvider, MeshConfig, ResolvedServiceConfig,
-    ServiceInstance, Validate, read_at,
+    CaRoots, Endpoint, ExposedChecks, Intention, IssuedCert, JwtProvider, MeshConfig,
+    ResolvedServiceConfig, ServiceInstance, Validate, read_at,
 };
 use crate::snapshot::Part;
 
