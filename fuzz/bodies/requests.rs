@@ -64,6 +64,8 @@ struct Asked {
     names: BTreeSet<SmolStr>,
     /// The response on its way.
     on_its_way: Option<AdsResponse>,
+    /// Names in it that the client doesn't come to hold by it: it gave them up since, or forgets them for their parent.
+    lost: BTreeSet<SmolStr>,
     nonces: Vec<SmolStr>,
     /// Whether the client came with something of an earlier stream, and hasn't accepted a response on this one.
     blind: bool,
@@ -82,7 +84,7 @@ struct Run {
     contents: BTreeMap<Key, (u8, bool)>,
     set: Option<ResourceSet>,
     asked: [Asked; ResourceType::COUNT],
-    /// What the client was sent and acknowledged, or claimed: the newest version.
+    /// What the client holds: sent and acknowledged, or claimed; and neither given up nor forgotten since.
     delivered: BTreeMap<Key, SmolStr>,
     /// Versions that were acknowledged at some time, and that were refused in a response of their own.
     accepted: BTreeSet<(Key, SmolStr)>,
@@ -325,7 +327,9 @@ impl Run {
                 self.refused.insert(item);
             } else {
                 self.accepted.insert((key.clone(), version.clone()));
-                self.delivered.insert(key, version);
+                if !self.asked[kind.slot()].lost.contains(&key.1) {
+                    self.delivered.insert(key, version);
+                }
             }
         }
         if !refuses {
@@ -378,6 +382,8 @@ impl Run {
                 for name in named(unsubscribe) {
                     asked.names.remove(&name);
                 }
+                self.lose(kind, |asked, name| !asked.covers(name));
+                let asked = &mut self.asked[kind.slot()];
                 asked.wildcard |= star(subscribe);
                 asked.names.extend(named(subscribe));
                 // It may have been given up for a moment.
@@ -387,9 +393,23 @@ impl Run {
                     .retain(|((of, name), _)| *of != kind || !(all || given_up.contains(name)));
             }
         }
+        self.lose(kind, |asked, name| !asked.covers(name));
         let asked = &self.asked[kind.slot()];
         self.refused_alone
             .retain(|((of, name), _)| *of != kind || asked.covers(name));
+    }
+
+    /// The client holds these no longer, nor by what is on its way.
+    fn lose(&mut self, kind: ResourceType, gone: impl Fn(&Asked, &str) -> bool) {
+        let asked = &mut self.asked[kind.slot()];
+        self.delivered
+            .retain(|(of, name), _| *of != kind || !gone(asked, name));
+        let on_its_way = asked.on_its_way.iter().flat_map(|r| &r.resources);
+        let lost: Vec<SmolStr> = on_its_way
+            .map(|resource| resource.name().clone())
+            .filter(|name| gone(asked, name))
+            .collect();
+        asked.lost.extend(lost);
     }
 
     /// Sends a response, if one is due.
@@ -399,9 +419,21 @@ impl Run {
         };
         self.responses += 1;
         self.check_response(&response);
+        if let Some(child) = response.kind.child() {
+            // An Envoy forgets the endpoints (routes) of a cluster (listener) that it gets in a new version, or by delta.
+            let whole = self.replaces_all(response.kind);
+            let news = response.resources.iter().filter(|parent| {
+                let key = (parent.kind(), parent.name().clone());
+                !whole || self.delivered.get(&key) != Some(parent.version())
+            });
+            let forgotten: BTreeSet<SmolStr> =
+                news.flat_map(|parent| parent.children()).cloned().collect();
+            self.lose(child, |_, name| forgotten.contains(name));
+        }
         let asked = &mut self.asked[response.kind.slot()];
         asked.nonces.push(response.nonce.clone());
         asked.on_its_way = Some(response);
+        asked.lost.clear();
         true
     }
 
