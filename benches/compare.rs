@@ -1,7 +1,7 @@
 //! Our side of `benches/compare/run`, which puts it next to other programs: does the work of one row, checks that it
 //! happened, and prints what it cost as JSON lines, e.g. `{"ours":0.8,"metric":"p50","unit":"ms"}`. Needs the engine only.
 //!
-//! `cargo bench --no-default-features --bench compare -- --row fan-out --proxies 1000`; without a row, all of them in small.
+//! `cargo bench -p proxycfg --no-default-features --bench compare -- --row fan-out --proxies 1000`; without a row, all of them in small.
 //!
 //! Allocations are counted by an allocator of its own, which costs each a few nanoseconds.
 
