@@ -23,11 +23,12 @@ use crate::model::{ProxyId, ProxySource, ServiceKind};
 use crate::proxy::Registration;
 use crate::store::WaitHandle;
 use crate::sync::Background;
+use crate::sync::fault::{self, Point};
 
-use super::contain;
 use super::local::LocalConfigSource;
 use super::sessions::SessionLimiter;
 use super::watch::{ConfigSource, Signal, SourceWatch, WatchError};
+use super::{RETRY, contain};
 
 /// How a catalog config source is set up.
 #[derive(Debug, Clone)]
@@ -337,8 +338,11 @@ impl Shared {
     /// The thread.
     fn run(self: Arc<Self>, stopped: &Receiver<()>, woken: &Receiver<()>) {
         let mut grace: BTreeSet<(Duration, ProxyId)> = BTreeSet::new();
+        // Looks that panicked: the change that they were for isn't told again.
+        let mut retries: BTreeSet<(Duration, ProxyId)> = BTreeSet::new();
         loop {
-            let timer = match grace.first() {
+            let first = [grace.first(), retries.first()];
+            let timer = match first.into_iter().flatten().min() {
                 Some((due, _)) => self.clock.alarm(due.saturating_sub(self.clock.monotonic())),
                 None => never(),
             };
@@ -347,12 +351,17 @@ impl Shared {
                 recv(woken) -> _ => {}
                 recv(timer) -> _ => {}
             }
-            let inbox = std::mem::take(&mut *self.inbox.lock());
+            let mut inbox = std::mem::take(&mut *self.inbox.lock());
+            let now = self.clock.monotonic();
+            while retries.first().is_some_and(|(due, _)| *due <= now) {
+                inbox.changed.extend(retries.pop_first().map(|(_, id)| id));
+            }
             for id in inbox.changed {
-                contain("the catalog config source", || self.look_again(&id));
+                if !contain("the catalog config source", || self.look_again(&id)) {
+                    retries.insert((now.saturating_add(RETRY), id));
+                }
             }
             grace.extend(inbox.released);
-            let now = self.clock.monotonic();
             while grace.first().is_some_and(|(due, _)| *due <= now) {
                 if let Some((_, id)) = grace.pop_first() {
                     self.release(&id, now);
@@ -363,6 +372,7 @@ impl Shared {
 
     fn look_again(self: &Arc<Self>, id: &ProxyId) {
         let Some(followed) = self.get(id) else { return };
+        let _ = fault::hit(Point::CatalogSource);
         let mut state = followed.state.lock();
         if state.over {
             return;

@@ -16,13 +16,14 @@ use crate::clock::Clock;
 use crate::engine::{Manager, RegisterOptions};
 use crate::model::{Node, ProxyId, ProxySource, ServiceInstance};
 use crate::proxy::Registration;
+use crate::sync::fault::{self, Point};
 use crate::sync::{Background, Latest, Read};
 
 use super::anti_entropy::StoreSync;
-use super::contain;
 use super::local_records::RestoreError;
 use super::local_state::{LocalState, Version};
 use super::local_tables::{LocalEntry, LocalTables};
+use super::{RETRY, contain};
 
 /// How the sync loop is set up.
 #[derive(Debug, Clone)]
@@ -201,10 +202,16 @@ struct Loop {
 impl Loop {
     fn run(mut self, stopped: &Receiver<()>, poked: &Receiver<()>) {
         let mut timer = self.timer();
-        contain("the sync of the local state", || self.pass(true));
+        let mut well = contain("the sync of the local state", || self.pass(true));
         loop {
+            let retry = if well {
+                never()
+            } else {
+                self.clock.alarm(RETRY)
+            };
             let everything = select! {
                 recv(stopped) -> _ => break,
+                recv(retry) -> _ => true,
                 recv(self.changed) -> _ => false,
                 recv(poked) -> _ => true,
                 recv(timer) -> _ => {
@@ -212,7 +219,9 @@ impl Loop {
                     true
                 }
             };
-            contain("the sync of the local state", || self.pass(everything));
+            // What was to be looked at stays so until a pass comes to its end.
+            let everything = everything || !well;
+            well = contain("the sync of the local state", || self.pass(everything));
         }
         self.shared.done.end();
     }
@@ -227,6 +236,7 @@ impl Loop {
 
     /// One pass. Proxies are looked at only if a record changed, unless `everything` is to be.
     fn pass(&mut self, everything: bool) {
+        let _ = fault::hit(Point::LocalSync);
         let (tables, version) = self.state.at();
         let mut outcome = self.catalog.sync(&tables);
         if outcome.problems != self.refused {

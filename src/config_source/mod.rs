@@ -44,9 +44,16 @@ pub use session_control::SessionControl;
 pub use sessions::{CapacityReached, Session, SessionLimiter, drain_rate, max_sessions};
 pub use watch::{ConfigSource, Signal, SourceWatch, StreamEnd, WatchError};
 
-/// Runs a piece of work on a thread that must go on: a panic is logged and concerns only this piece of work.
-fn contain(what: &str, work: impl FnOnce()) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
-        tracing::error!("a panic in {what}; the rest goes on");
+/// When a piece of work that panicked is tried again: what it was woken for is taken, so nothing else would.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Runs a piece of work on a thread that must go on: a panic is logged and concerns only this piece of work. Returns whether
+/// it came to its end; the caller tries again after [`RETRY`] if not.
+#[must_use]
+fn contain(what: &str, work: impl FnOnce()) -> bool {
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_ok();
+    if !ended {
+        tracing::error!("a panic in {what}; it is tried again soon, and the rest goes on");
     }
+    ended
 }

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use crate::proxy::Input;
 use crate::source::{Answer, Query, QueryError, QueryId, Sources};
 use crate::store::{Reads, StoreSnapshot};
+use crate::sync::fault::{self, Point};
 
 use super::queries::QuerySlot;
 
@@ -234,7 +235,11 @@ impl Evaluator {
         }
         let reader = store.reader();
         let result = catch_unwind(AssertUnwindSafe(|| {
-            self.sources.eval(&slot.key.query, &reader)
+            let result = self.sources.eval(&slot.key.query, &reader);
+            if fault::hit(Point::View) {
+                return Err(QueryError::new("fault point: view"));
+            }
+            result
         }));
         let result = result.unwrap_or_else(|panic| {
             let text = super::panic_text(panic.as_ref());

@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::proxy::SharedParts;
 use crate::source::{FeedSink, QueryError, QueryId, Route};
 use crate::store::Store;
+use crate::sync::fault::{self, Point};
 
 use super::EngineConfig;
 use super::answers::{Evaluator, Step};
@@ -218,7 +219,10 @@ impl Core {
             let (feed, sink, called) = (feed.clone(), self.sink.clone(), slot.clone());
             slot.call_feed(&self.feeds, move || {
                 let (scope, query) = (&called.key.scope, &called.key.query);
-                let call = || feed.subscribe(id, scope, query, sink.clone());
+                let call = || {
+                    feed.subscribe(id, scope, query, sink.clone());
+                    let _ = fault::hit(Point::Subscribe);
+                };
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
                     let text = super::panic_text(panic.as_ref());
                     tracing::error!(%query, panic = text, "a feed panicked");

@@ -9,6 +9,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::model::ProxyId;
+use crate::sync::fault::{self, Point};
 use crate::sync::{Read, WakerId};
 
 use super::callbacks::on_engine_thread;
@@ -283,7 +284,10 @@ impl Shared {
         let Some((mut callback, subscription)) = self.held.lock().take() else {
             return;
         };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| callback(event))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
+            callback(event);
+            let _ = fault::hit(Point::Callback);
+        })) {
             tracing::error!(proxy = %subscription.id, panic = super::panic_text(panic.as_ref()), "a watch callback panicked");
         }
         *self.held.lock() = Some((callback, subscription));

@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, TryRecvError, select};
 use crate::proxy::{Changed, Input, Inputs, ProxyState, RunOutcome};
 use crate::snapshot::PartId;
 use crate::source::{Query, QueryError, QueryId, Route};
+use crate::sync::fault::{self, Point};
 
 use super::answers::{AnswerCell, Step};
 use super::core::Core;
@@ -230,6 +231,7 @@ fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration, now: 
 /// Hands a snapshot to the watchers, unless the generation is over: checked under the cell's lock, so that nothing of a
 /// deregistered generation is delivered (decision E6).
 fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
+    let _ = fault::hit(Point::Publish);
     // First, so that whoever has the snapshot finds it in the status too.
     entry.meta.lock().store_index = Some(snapshot.store_index);
     core.counters.published.fetch_add(1, Ordering::Relaxed);

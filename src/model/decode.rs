@@ -264,6 +264,9 @@ pub fn is_unset(value: &Value) -> bool {
 
 /// Notes a key that a record doesn't have, naming the nearest one it has.
 pub fn unknown_key(key: &str, known: &[&str], at: &Place<'_>, problems: &mut Problems) {
+    if problems.is_full() {
+        return;
+    }
     let nearest = known.iter().map(|k| (distance(key, k), *k)).min();
     let message = match nearest {
         Some((d, name)) if d <= 3 => format!("unknown key; did you mean {name}?"),

@@ -107,23 +107,32 @@ pub struct Problems {
     pub warnings: Vec<Problem>,
 }
 
+/// Most errors, and most warnings, that are kept of one document; a last one says that there are more. A document of some
+/// megabytes can have a hundred thousand.
+pub const MAX_PROBLEMS: usize = 100;
+
 impl Problems {
-    /// Notes a reason to refuse the document.
+    /// Notes a reason to refuse the document. Beyond [`MAX_PROBLEMS`] only the first is noted, as "more".
     pub fn error(&mut self, at: &Place<'_>, message: impl Into<String>) {
-        self.errors.push(Problem {
-            path: at.path(),
-            pos: None,
-            message: printable(&message.into()).into_owned(),
-        });
+        note(&mut self.errors, at, message);
     }
 
-    /// Notes something to tell the author without refusing the document.
+    /// Notes something to tell the author without refusing the document. Beyond [`MAX_PROBLEMS`] only the first is noted, as
+    /// "more".
     pub fn warning(&mut self, at: &Place<'_>, message: impl Into<String>) {
-        self.warnings.push(Problem {
-            path: at.path(),
-            pos: None,
-            message: printable(&message.into()).into_owned(),
-        });
+        note(&mut self.warnings, at, message);
+    }
+
+    /// Takes over what was found elsewhere, up to the same limit.
+    pub fn append(&mut self, other: Problems) {
+        append(&mut self.errors, other.errors);
+        append(&mut self.warnings, other.warnings);
+    }
+
+    /// Whether further errors are noted no more, so that nobody need look for words.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.errors.len() > MAX_PROBLEMS
     }
 
     /// Whether the document is acceptable.
@@ -148,6 +157,33 @@ impl Problems {
             .map(ToString::to_string)
             .collect::<Vec<_>>()
             .join("\n")
+    }
+}
+
+const MORE: &str = "from here on more is wrong; mend what is named before";
+
+fn note(problems: &mut Vec<Problem>, at: &Place<'_>, message: impl Into<String>) {
+    if problems.len() <= MAX_PROBLEMS {
+        let mut message = message.into();
+        if problems.len() == MAX_PROBLEMS {
+            message = MORE.to_owned();
+        }
+        problems.push(Problem {
+            path: at.path(),
+            pos: None,
+            message: printable(&message).into_owned(),
+        });
+    }
+}
+
+fn append(problems: &mut Vec<Problem>, others: Vec<Problem>) {
+    for mut other in others {
+        match problems.len() {
+            n if n > MAX_PROBLEMS => return,
+            MAX_PROBLEMS => MORE.clone_into(&mut other.message),
+            _ => {}
+        }
+        problems.push(other);
     }
 }
 

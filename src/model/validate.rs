@@ -50,6 +50,9 @@ pub fn read_at<T: Decode + Validate>(
     at: &Place<'_>,
     problems: &mut Problems,
 ) -> Option<T> {
+    if problems.is_full() {
+        return None;
+    }
     let mut reading = Problems::default();
     let mut record = T::decode(value, at, &mut reading);
     if let Some(record) = &record {
@@ -57,8 +60,7 @@ pub fn read_at<T: Decode + Validate>(
         found
             .errors
             .retain(|p| !reading.errors.iter().any(|e| may_follow(p, e)));
-        reading.errors.append(&mut found.errors);
-        reading.warnings.append(&mut found.warnings);
+        reading.append(found);
     }
     if reading.is_ok() {
         if let Some(record) = &mut record {
@@ -67,8 +69,7 @@ pub fn read_at<T: Decode + Validate>(
     } else {
         record = None;
     }
-    problems.errors.append(&mut reading.errors);
-    problems.warnings.append(&mut reading.warnings);
+    problems.append(reading);
     record
 }
 

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::snapshot::PartId;
 use crate::source::{Answer, Query, QueryError, QueryId};
+use crate::sync::fault::{self, Point};
 
 /// The state of a query as a part sees it.
 #[derive(Debug, Clone)]
@@ -467,6 +468,7 @@ fn assemble<S, O>(
     build: &impl Fn(&S, Option<&O>, &mut Asker<'_, '_>) -> Option<O>,
 ) -> Assembled<O> {
     run.built += 1;
+    let _ = fault::hit(Point::Part);
     let mut asker = Asker {
         run,
         reads: Reads::new(),

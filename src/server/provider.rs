@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -204,9 +205,18 @@ impl Stream {
         match watch.try_next() {
             Ok(None) => {}
             Ok(Some(snapshot)) => {
-                let generated = shared
-                    .generator
-                    .resources(&snapshot, work.generated.as_ref());
+                // One that panics must not take the thread along, which is every stream's: this one keeps what it has.
+                let generate = || {
+                    let previous = work.generated.as_ref();
+                    shared.generator.resources(&snapshot, previous)
+                };
+                let Ok(generated) = catch_unwind(AssertUnwindSafe(generate)) else {
+                    tracing::error!(
+                        proxy = %self.id,
+                        "making the proxy's resources panicked; its last ones stay until its next snapshot"
+                    );
+                    return;
+                };
                 shared.note(&self.id, &generated.problems);
                 // Before the resources can be seen, so that they are authorized for what they are of.
                 *self.service.lock() = SmolStr::new(snapshot.authorized_service());

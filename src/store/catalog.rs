@@ -28,6 +28,7 @@ use crate::store::transaction::{
     Applied, Op, Refusal, Register, StoreError, Transaction, WriteCheck,
 };
 use crate::store::wait::{BlockingQuery, Found, WaitHandle, Waits, Waker, wake_all};
+use crate::sync::fault::{self, Point};
 
 /// The catalog and the configuration. Share it by reference or in an `Arc`; all methods may be called from any thread.
 pub struct Store {
@@ -162,7 +163,12 @@ impl Store {
             .map(|queued| (queued.record, (queued.after, queued.keys, queued.outcome)))
             .unzip();
         let mut backend = self.backend.lock();
-        let kept = catch_unwind(AssertUnwindSafe(|| backend.persist(&records)));
+        let kept = catch_unwind(AssertUnwindSafe(|| {
+            if fault::hit(Point::Persist) {
+                return Err(BackendError::new("kept", "fault point: back end"));
+            }
+            backend.persist(&records)
+        }));
         drop(backend);
         let kept = kept.unwrap_or_else(|_| Err(panicked()));
         let mut wakers = Vec::new();

@@ -9,6 +9,7 @@ use triomphe::Arc;
 use crate::store::key::Key;
 use crate::store::readers::Readers;
 use crate::store::snapshot::Reads;
+use crate::sync::fault::{self, Point};
 
 /// Called once when something that was read has changed. Runs on the thread that commits, without any lock; it should
 /// only pass the news on. If it panics, that is logged and the commit stands.
@@ -87,7 +88,12 @@ impl Waits {
 /// Calls wakers, each on its own: one that panics doesn't keep the others from being called.
 pub(super) fn wake_all(wakers: Vec<Waker>) {
     for waker in wakers {
-        if catch_unwind(AssertUnwindSafe(waker)).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| {
+            waker();
+            let _ = fault::hit(Point::Waker);
+        }))
+        .is_err()
+        {
             tracing::error!("a waker of a blocking read panicked");
         }
     }

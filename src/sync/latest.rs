@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::fault::{self, Point};
 use super::primitive::{Condvar, Mutex};
 
 /// A cell that holds the latest of a sequence of values.
@@ -193,7 +194,12 @@ fn wakers<T>(inner: &Inner<T>) -> Vec<Waker> {
 /// Calls each waker on its own: they are foreign code, and the thread that publishes must survive one that panics.
 fn wake(wakers: Vec<Waker>) {
     for waker in wakers {
-        if catch_unwind(AssertUnwindSafe(|| waker())).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| {
+            waker();
+            let _ = fault::hit(Point::Waker);
+        }))
+        .is_err()
+        {
             tracing::error!("a waker panicked");
         }
     }

@@ -31,6 +31,7 @@ use crate::model::{MeshConfig, UpstreamId};
 use crate::snapshot::{
     ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, PartId, PartRef,
 };
+use crate::sync::fault::{self, Point};
 use shared::Shared;
 use upstreams::{Upstream, Upstreams};
 
@@ -120,6 +121,7 @@ impl Generator {
     /// nothing that can't be built has a last good form.
     #[must_use]
     pub fn resources(&self, snapshot: &ConfigSnapshot, previous: Option<&Generated>) -> Generated {
+        let _ = fault::hit(Point::Generate);
         let mut run = Run {
             shared: &self.shared,
             snapshot,

@@ -14,6 +14,7 @@ mod host;
 mod leaks;
 mod lifecycle;
 mod manager;
+mod oracle;
 mod pure_core;
 mod registration;
 mod rules;

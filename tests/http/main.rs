@@ -6,6 +6,7 @@
 mod access;
 mod agent;
 mod bad_bodies;
+mod bad_requests;
 mod blocking;
 mod catalog;
 mod chain;

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use super::broken_more::MORE;
 use super::world::{folder, run};
 
 /// A file, where its problem is, and words of the message, the mend among them.
-type Case = (
+pub type Case = (
     &'static str,
     &'static [u8],
     &'static str,
@@ -100,8 +101,8 @@ const CASES: &[Case] = &[
 
 #[test]
 fn every_problem_names_place_and_mend() {
-    assert!(CASES.len() >= 40);
-    for (name, content, place, words) in CASES {
+    assert!(CASES.len() + MORE.len() >= 140);
+    for (name, content, place, words) in CASES.iter().chain(MORE) {
         let there = folder(&[]);
         std::fs::write(there.path().join(name), content).unwrap();
         let ended = run(there.path(), &["validate", name]);
@@ -124,7 +125,7 @@ fn every_problem_names_place_and_mend() {
 
 #[test]
 fn serve_refuses_with_the_same_words() {
-    for (name, content, ..) in CASES.iter().step_by(8) {
+    for (name, content, ..) in CASES.iter().chain(MORE).step_by(12) {
         let there = folder(&[]);
         std::fs::write(there.path().join(name), content).unwrap();
         let validated = run(there.path(), &["validate", name]);

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod broken_files;
+mod broken_more;
 mod client_commands;
 mod durable;
+mod huge_files;
 mod kills;
 mod limits;
 mod reload;

@@ -21,6 +21,7 @@ use self::table::{Issuer, Next, Now, Read, Table};
 use super::{Authority, CaError};
 use crate::clock::Clock;
 use crate::model::{IssuedCert, LeafRequest};
+use crate::sync::fault::{self, Point};
 
 /// Gets each new certificate of a subscription, or the error that keeps it from being made (each different error
 /// once). After an error the last certificate stays in use. Called on the manager's thread, under no lock; it must not
@@ -280,6 +281,12 @@ impl Shared {
 
     /// The certificate that was kept for a request, if it is as good as a new one; else a new one.
     fn issue(&self, request: &LeafRequest) -> Result<triomphe::Arc<IssuedCert>, CaError> {
+        if fault::hit(Point::Sign) {
+            return Err(CaError::Crypto {
+                doing: "signing",
+                reason: "fault point: signing".into(),
+            });
+        }
         let Some(keeper) = &self.keeper else {
             return self.authority.issue(request).map(triomphe::Arc::new);
         };
