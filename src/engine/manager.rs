@@ -70,7 +70,11 @@ impl Manager {
         let sink = {
             let (inbox, wake) = (inbox.clone(), inbox_wake.clone());
             FeedSink::new(move |answers| {
-                inbox.lock().feed.extend(answers);
+                let mut told = inbox.lock();
+                for (subscription, answer) in answers {
+                    told.feed.entry(subscription).or_default().add(answer);
+                }
+                drop(told);
                 let _ = wake.try_send(());
             })
         };

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select};
 
+use crate::proxy::Input;
 use crate::source::{Answer, QueryError, QueryId, Route, SubscriptionId};
 use crate::store::ChangeFeed;
 
@@ -45,12 +46,42 @@ pub(super) struct Inbox {
     pub fresh: Vec<Arc<QuerySlot>>,
     /// Queries to look at again.
     pub recheck: Vec<Recheck>,
-    /// Outside answers; a later one of a subscription replaces an earlier one.
-    pub feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
+    /// Outside answers by subscription.
+    pub feed: HashMap<SubscriptionId, Given>,
     /// Queries that nobody wants any more.
     pub idle: Vec<Arc<QuerySlot>>,
     /// States to run at a monotonic time.
     pub timers: Vec<(Duration, Arc<Entry>)>,
+}
+
+/// What a subscription was given since the last step: a later answer replaces an earlier one, but an error doesn't take away
+/// the good answer before it (decision E5).
+#[derive(Default)]
+pub(super) struct Given {
+    good: Option<Answer>,
+    /// After the good answer.
+    error: Option<QueryError>,
+}
+
+impl Given {
+    pub fn add(&mut self, result: Result<Answer, QueryError>) {
+        match result {
+            Ok(answer) => {
+                self.good = Some(answer);
+                self.error = None;
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// What the query's state becomes.
+    fn onto(self, before: Option<&Input>) -> Option<Input> {
+        let good = self.good.map(|answer| merge(Ok(answer), before));
+        match self.error {
+            Some(error) => Some(merge(Err(error), good.as_ref().or(before))),
+            None => good,
+        }
+    }
 }
 
 /// A state has read an answer that the step loop didn't take care of: it looks at the query, and has the state run again.
@@ -176,7 +207,7 @@ impl Stepper {
         &mut self,
         fresh: Vec<Arc<QuerySlot>>,
         recheck: Vec<Recheck>,
-        feed: HashMap<SubscriptionId, Result<Answer, QueryError>>,
+        feed: HashMap<SubscriptionId, Given>,
     ) {
         let changes = self.changes.take();
         if changes.is_none() && fresh.is_empty() && recheck.is_empty() && feed.is_empty() {
@@ -208,14 +239,16 @@ impl Stepper {
             }
         }
         let mut changed: Vec<Arc<QuerySlot>> = Vec::new();
-        for (subscription, result) in feed {
+        for (subscription, given) in feed {
             // A late answer of a dropped subscription is ignored (decision E7).
             let Some(slot) = self.core.queries.by_subscription(subscription) else {
                 continue;
             };
             let before = answers.get(&slot.id.0).and_then(|cell| cell.latest_known());
-            slot.set_spent(matches!(&result, Err(error) if error.terminal));
-            let input = merge(result, before.as_ref());
+            slot.set_spent(given.error.as_ref().is_some_and(|error| error.terminal));
+            let Some(input) = given.onto(before.as_ref()) else {
+                continue;
+            };
             if differs(before.as_ref(), &input) {
                 let cell = AnswerCell::given(input, &store);
                 slot.set_latest(Some(cell.clone()));

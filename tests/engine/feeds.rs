@@ -431,6 +431,35 @@ fn decision_e5_a_feed_that_panics_is_its_querys_error() {
     });
 }
 
+/// Found by the simulation: a subscription that panicked after it had been answered left the proxy without its certificate.
+#[test]
+fn decision_e5_an_error_does_not_take_away_the_answer_before_it_in_the_same_step() {
+    let host = Host::new();
+    host.feed().answer_with(|_, _| None);
+    let id = proxy_id("web");
+    host.register(&id, sidecar("web", &[]));
+    eventually("the subscription", || !host.feed().of(is_leaf).is_empty());
+    for (subscription, live) in host.feed().of(is_leaf) {
+        live.sink.answer_all(vec![
+            (subscription, Ok(certificate("web"))),
+            (subscription, Err(QueryError::new("late trouble"))),
+        ]);
+    }
+    host.ready(&id);
+    host.settle();
+    let status = host.manager.status(&id).unwrap();
+    assert!(status.ready);
+    let shown = status
+        .issues
+        .iter()
+        .filter_map(|issue| issue.error.as_deref());
+    assert!(
+        shown
+            .into_iter()
+            .any(|error| error.contains("late trouble"))
+    );
+}
+
 #[test]
 fn decision_e7_a_feed_call_that_blocks_holds_up_its_own_query_alone() {
     let host = Host::new();

@@ -73,7 +73,7 @@ pub fn raise(seed: u64) -> Installed {
 }
 
 /// Panics by intent aren't written out; others are.
-fn be_quiet() {
+pub fn be_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();

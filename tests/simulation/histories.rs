@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use proxycfg::clock::Clock as _;
 use proxycfg::config_source::{ConfigSource as _, SourceWatch};
 use proxycfg::engine::{CallbackWatch, RegisterOptions, SnapshotRef, Watch};
 use proxycfg::model::{CheckStatus, EntryKey, EntryKind, ProxyId, ProxySource, ServiceKind};
@@ -52,6 +55,16 @@ struct Held {
     watches: Vec<Seen<Watch>>,
     callbacks: Vec<CallbackWatch>,
     streams: Vec<Seen<SourceWatch>>,
+    /// Callbacks that hang until the faults are over.
+    hanging: Vec<CallbackWatch>,
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // A failed history must end too.
+        self.over.store(true, Ordering::SeqCst);
+    }
 }
 
 impl Held {
@@ -139,6 +152,17 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
             return;
         }
         17 => {
+            if held.hanging.len() < 2 && random.one_in(4) {
+                let over = held.over.clone();
+                let hang = move |_| {
+                    while !over.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                };
+                let watch = manager.watch_with(&proxy_id(service), hang);
+                held.hanging.push(watch);
+                return;
+            }
             let (slow, broken) = (random.one_in(4), random.one_in(4));
             let watch = manager.watch_with(&proxy_id(service), move |_| {
                 if slow {
@@ -188,6 +212,13 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
         22 => {
             let seconds = [1, 5, 30, 3_600, 100 * 3_600][random.below(5)];
             mesh.clock.advance(Duration::from_secs(seconds));
+            if random.one_in(4) {
+                // Somebody sets the machine's clock, back or forward.
+                let hours = Duration::from_secs(random.below(200) as u64 * 3_600);
+                let wall = mesh.clock.now();
+                let to = [wall.checked_sub(hours), wall.checked_add(hours)][random.below(2)];
+                mesh.clock.set_wall(to.unwrap_or(wall));
+            }
             return;
         }
         _ => {
@@ -222,6 +253,7 @@ fn calm(mesh: &Mesh, held: &mut Held) {
     if let Some(feed) = &mesh.feed {
         feed.calm();
     }
+    held.over.store(true, Ordering::SeqCst);
     mesh.flush();
     for (id, options) in &held.registered {
         if manager.status(id).is_some_and(|s| s.ended.is_some()) {

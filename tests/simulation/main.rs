@@ -17,6 +17,7 @@ mod moody;
 #[path = "../engine/oracle.rs"]
 #[allow(dead_code, reason = "shared with the tests of the engine")]
 mod oracle;
+mod points;
 mod soak;
 #[path = "../engine/world.rs"]
 #[allow(dead_code, reason = "shared with the tests of the engine")]
