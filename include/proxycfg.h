@@ -385,8 +385,8 @@ typedef struct proxycfg_answer {
 
 // Called with each new snapshot of a proxy.
 //
-// `snapshot` is lent for the call; to keep it, retain it. NULL means that the watch has ended because the proxy's token
-// is no longer valid; nothing more comes. Calls of one watch come one at a time, on threads of the engine, with no lock
+// `snapshot` is lent for the call; to keep it, retain it. NULL means that the watch has ended, because the proxy's
+// token is no longer valid or the engine is being closed; nothing more comes. Calls of one watch come one at a time, on threads of the engine, with no lock
 // held; a call may use every function of this library. A slow callback gets only the newest snapshot. It must not
 // throw or longjmp: a C++ exception ends the process, a longjmp leaves the library broken.
 typedef void (*proxycfg_snapshot_callback)(void *user_data,

@@ -96,6 +96,40 @@ func BenchmarkDeliveryByQueue(b *testing.B) {
 	}
 }
 
+// BenchmarkReceiveInBatches is the share of this package: what waits in the library goes into channels that nobody reads, each
+// of which then holds the newest.
+func BenchmarkReceiveInBatches(b *testing.B) {
+	engine := newEngine(b, Options{})
+	must(engine.Register(sidecar("web", "db")))
+	settle(b, engine, instance(b, engine, "db", 0, 1))
+	must(engine.WaitReady(shortly(b), proxy("web"))).Close()
+	channels := make([]<-chan *Snapshot, deliveries)
+	for n := range channels {
+		channels[n] = must(engine.Watch(shortly(b), proxy("web")))
+	}
+	last := channels[len(channels)-1]
+	next(b, last).Close()
+	b.ResetTimer()
+	b.StopTimer()
+	for done := 0; done < b.N; done += deliveries {
+		// While the lock is held, what is received waits.
+		engine.core.mu.Lock()
+		index := instance(b, engine, "db", 0, 2+done/deliveries%60_000)
+		settle(b, engine, index)
+		b.StartTimer()
+		engine.core.mu.Unlock()
+		for {
+			snapshot := <-last
+			newest := snapshot.Index() == index
+			snapshot.Close()
+			if newest {
+				break
+			}
+		}
+		b.StopTimer()
+	}
+}
+
 // BenchmarkDeliveryByFunction is the way of a snapshot from the library into a function; the time is of one.
 func BenchmarkDeliveryByFunction(b *testing.B) {
 	engine := newEngine(b, Options{})

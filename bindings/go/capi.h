@@ -226,6 +226,10 @@ static inline pc_result pc_queue_fd(uintptr_t queue) {
 
 static inline void pc_queue_free(uintptr_t queue) { proxycfg_queue_free((proxycfg_queue *)queue); }
 
+static inline void pc_release_all(const proxycfg_snapshot **snapshots, size_t count) {
+    for (size_t i = 0; i < count; i++) proxycfg_snapshot_release(snapshots[i]);
+}
+
 static inline pc_result pc_snapshot_json(const proxycfg_snapshot *snapshot, const char *pointer, size_t len) {
     pc_result r = {0};
     proxycfg_str json = {NULL, 0};

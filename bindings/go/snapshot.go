@@ -6,6 +6,7 @@ import "C"
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -13,30 +14,60 @@ import (
 // done; what its methods return stays valid.
 type Snapshot struct {
 	// Held for reading while the library reads the snapshot.
-	mu      sync.RWMutex
+	mu sync.RWMutex
+	// pointer is nil once it is closed.
 	pointer *C.proxycfg_snapshot
-	cleanup runtime.Cleanup
+	bag     *bag
+	place   int
+}
+
+// bag holds the references of the snapshots that were received together. A cleanup for each would cost more than all the
+// rest of a delivery; so there is one for the bag, which releases what wasn't closed when the last of its snapshots is found
+// to be garbage.
+type bag struct {
+	// references are pointers of the library, nil where the snapshot was closed.
+	references []unsafe.Pointer
+}
+
+func newBag(size int) *bag {
+	b := &bag{make([]unsafe.Pointer, size)}
+	runtime.AddCleanup(b, releaseAll, b.references)
+	return b
+}
+
+func releaseAll(references []unsafe.Pointer) {
+	for i := range references {
+		release((*C.proxycfg_snapshot)(atomic.SwapPointer(&references[i], nil)))
+	}
+}
+
+// put takes over a reference.
+func (b *bag) put(place int, pointer *C.proxycfg_snapshot) *Snapshot {
+	atomic.StorePointer(&b.references[place], unsafe.Pointer(pointer))
+	return &Snapshot{pointer: pointer, bag: b, place: place}
 }
 
 // newSnapshot takes over a reference.
-func newSnapshot(pointer *C.proxycfg_snapshot) *Snapshot {
-	s := &Snapshot{pointer: pointer}
-	s.cleanup = runtime.AddCleanup(s, release, pointer)
-	return s
+func newSnapshot(pointer *C.proxycfg_snapshot) *Snapshot { return newBag(1).put(0, pointer) }
+
+func release(pointer *C.proxycfg_snapshot) {
+	if pointer != nil {
+		C.proxycfg_snapshot_release(pointer)
+	}
 }
 
-func release(pointer *C.proxycfg_snapshot) { C.proxycfg_snapshot_release(pointer) }
-
 // Close lets go of the snapshot. Closing twice is fine.
-func (s *Snapshot) Close() {
+func (s *Snapshot) Close() { release(s.take()) }
+
+// take closes the snapshot, but leaves the release of its reference to the caller; nil if it was closed before.
+func (s *Snapshot) take() *C.proxycfg_snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pointer != nil {
-		s.cleanup.Stop()
-		release(s.pointer)
-		s.pointer = nil
+	if s.pointer == nil {
+		return nil
 	}
-	runtime.KeepAlive(s)
+	s.pointer = nil
+	return (*C.proxycfg_snapshot)(atomic.SwapPointer(&s.bag.references[s.place], nil))
 }
 
 // Index is the store index that every part of the snapshot was read at; 0 once it is closed.

@@ -21,14 +21,16 @@ type watch struct {
 	stopAfter func() bool
 }
 
-// put makes a snapshot the one that the channel holds. Called under the core's lock, so that it is the only sender.
-func (w *watch) put(snapshot *Snapshot) {
+// put makes a snapshot the one that the channel holds, and gives the reference of the one before, to be released. Called
+// under the core's lock, so that it is the only sender.
+func (w *watch) put(snapshot *Snapshot) (stale *C.proxycfg_snapshot) {
 	select {
 	case old := <-w.snapshots:
-		old.Close()
+		stale = old.take()
 	default:
 	}
 	w.snapshots <- snapshot
+	return stale
 }
 
 // end closes the channel; what it holds isn't delivered. Called under the core's lock.
@@ -111,20 +113,30 @@ func (c *core) cancel(tag uint64) {
 	}
 }
 
-// deliver gives a snapshot, or the end, to the watch that it is for.
-func (c *core) deliver(tag uint64, pointer *C.proxycfg_snapshot) {
-	if pointer == nil {
-		c.cancel(tag)
-		return
-	}
-	snapshot := newSnapshot(pointer)
+// deliver gives snapshots to the watches that they are for. It notes in stale, which is as long, the references that are
+// to be released, and returns how many they are: releasing them together is one call into the library.
+func (c *core) deliver(deliveries []C.proxycfg_delivery, stale []*C.proxycfg_snapshot) int {
+	received, dropped := newBag(len(deliveries)), 0
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w, live := c.watches[tag]; live {
-		w.put(snapshot)
-	} else {
-		snapshot.Close()
+	for i, delivery := range deliveries {
+		tag := uint64(delivery.tag)
+		w, live := c.watches[tag]
+		switch {
+		case !live:
+			stale[dropped] = delivery.snapshot
+		case delivery.snapshot == nil:
+			// The end. Not under the lock.
+			go c.cancel(tag)
+			continue
+		default:
+			stale[dropped] = w.put(received.put(i, delivery.snapshot))
+		}
+		if stale[dropped] != nil {
+			dropped++
+		}
 	}
+	return dropped
 }
 
 // queue receives the snapshots of all watches of an engine, on one goroutine that waits as goroutines do for a network
@@ -177,10 +189,12 @@ func (c *core) openQueue(op string) (*queue, error) {
 	return q, nil
 }
 
-func (q *queue) run(connection syscall.RawConn, deliver func(uint64, *C.proxycfg_snapshot)) {
+func (q *queue) run(connection syscall.RawConn, deliver func([]C.proxycfg_delivery, []*C.proxycfg_snapshot) int) {
 	defer close(q.done)
 	deliveries := (*C.proxycfg_delivery)(C.calloc(batch, C.sizeof_proxycfg_delivery))
 	defer C.free(unsafe.Pointer(deliveries))
+	stale := (**C.proxycfg_snapshot)(C.calloc(batch, C.sizeof_uintptr_t))
+	defer C.free(unsafe.Pointer(stale))
 	for open := true; open; {
 		// Calls the function until it returns true, and waits for the descriptor in between.
 		err := connection.Read(func(uintptr) bool {
@@ -189,8 +203,10 @@ func (q *queue) run(connection syscall.RawConn, deliver func(uint64, *C.proxycfg
 				open = false
 				return true
 			}
-			for _, delivery := range unsafe.Slice(deliveries, r.number) {
-				deliver(uint64(delivery.tag), delivery.snapshot)
+			if r.number > 0 {
+				if dropped := deliver(unsafe.Slice(deliveries, r.number), unsafe.Slice(stale, batch)); dropped > 0 {
+					C.pc_release_all(stale, C.size_t(dropped))
+				}
 			}
 			return r.number > 0
 		})

@@ -120,8 +120,9 @@ int main(int count, char **arguments) {
     for (unsigned i = 0; i < watches; i++) must(proxycfg_queue_watch(queue, &id, i, &handles[i], NULL));
     double total = 0;
     for (unsigned round = 0; round <= rounds; round++) {
+        // The first snapshot was there before.
+        if (round > 0) must(proxycfg_engine_wait_index(engine, change(engine, 1000 + round), 60000, NULL));
         start = now();
-        if (round > 0) change(engine, 1000 + round);
         for (size_t got = 0; got < watches;) {
             proxycfg_delivery deliveries[256];
             size_t number;
@@ -129,10 +130,21 @@ int main(int count, char **arguments) {
             for (size_t i = 0; i < number; i++) proxycfg_snapshot_release(deliveries[i].snapshot);
             got += number;
         }
-        // The first snapshot was there before.
         if (round > 0) total += now() - start;
     }
-    show("delivery by queue, in batches of 256", total, (long)watches * rounds);
+    show("poll of one that waits, in batches of 256", total, (long)watches * rounds);
+    start = now();
+    for (unsigned round = 1; round <= rounds; round++) {
+        change(engine, 2000 + round);
+        for (size_t got = 0; got < watches;) {
+            proxycfg_delivery deliveries[256];
+            size_t number;
+            must(proxycfg_queue_poll(queue, deliveries, 256, 60000, &number, NULL));
+            for (size_t i = 0; i < number; i++) proxycfg_snapshot_release(deliveries[i].snapshot);
+            got += number;
+        }
+    }
+    show("delivery by queue, of many at once", now() - start, (long)watches * rounds);
     proxycfg_snapshot_release(snapshot);
     proxycfg_engine_free(engine);
     free(handles);

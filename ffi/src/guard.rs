@@ -128,27 +128,6 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
         .to_owned()
 }
 
-/// Makes exported functions panic on demand, so that a test can see that each of them is guarded (FC-091).
-#[cfg(test)]
-pub(crate) mod probe {
-    use std::cell::Cell;
-
-    thread_local! {
-        static AT: Cell<Option<&'static str>> = const { Cell::new(None) };
-    }
-
-    pub fn panic_in(name: Option<&'static str>) {
-        AT.set(name);
-    }
-
-    pub fn reached(name: &'static str) {
-        if AT.get() == Some(name) {
-            AT.set(None);
-            panic!("on demand");
-        }
-    }
-}
-
 /// The code of an error. NULL gives `PROXYCFG_RESULT_OK`.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
@@ -182,4 +161,25 @@ pub unsafe extern "C" fn proxycfg_error_free(error: *mut ErrorObject) {
         // SAFETY: it came out of `Box::into_raw` in `call`, and the host gives it back once.
         drop(unsafe { Box::from_raw(error) });
     });
+}
+
+/// Makes exported functions panic on demand, so that a test can see that each of them is guarded (FC-091).
+#[cfg(test)]
+pub(crate) mod probe {
+    use std::cell::Cell;
+
+    thread_local! {
+        static AT: Cell<Option<&'static str>> = const { Cell::new(None) };
+    }
+
+    pub fn panic_in(name: Option<&'static str>) {
+        AT.set(name);
+    }
+
+    pub fn reached(name: &'static str) {
+        if AT.get() == Some(name) {
+            AT.set(None);
+            panic!("on demand");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use proxycfg::xds::{Generated, Generator};
 use proxycfg::{ConfigSnapshot, ProxyId, SnapshotRef};
@@ -19,7 +20,7 @@ pub(crate) struct Maker {
 
 #[derive(Debug, Default)]
 struct Proxies {
-    known: HashMap<ProxyId, Known>,
+    known: HashMap<ProxyId, Known, RandomState>,
     /// How many there may be before those without a snapshot are looked for.
     sweep_at: usize,
 }

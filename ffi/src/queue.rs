@@ -63,7 +63,8 @@ pub(crate) struct QueueWatch {
     tag: u64,
     /// Its handle.
     number: Number,
-    queue: Weak<Queue>,
+    /// The queue lets go of its watches when it is freed, so this isn't for ever.
+    queue: Arc<Queue>,
     /// Taken out at the end.
     watch: Mutex<Option<proxycfg::Watch>>,
     /// It has a place in the list.
@@ -84,18 +85,22 @@ impl QueueWatch {
         if self.listed.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Some(queue) = self.queue.upgrade() {
-            queue.push(self.clone());
-        }
+        self.queue.push(self.clone());
     }
 
-    /// What there is to deliver, if anything.
-    fn next(&self, maker: &Arc<Maker>) -> Option<Delivery> {
+    /// What there is to deliver, if anything. `last` is the last one of the batch, which may be the same.
+    fn next(&self, maker: &Arc<Maker>, last: &mut Option<Arc<SnapshotObject>>) -> Option<Delivery> {
         // Before the read: whatever comes after it takes a new place.
         self.listed.store(false, Ordering::SeqCst);
         let mut held = self.watch.lock();
         let snapshot = match held.as_mut()?.try_next() {
-            Ok(Some(snapshot)) => Arc::into_raw(maker.wrap(snapshot)),
+            Ok(Some(snapshot)) => {
+                let object = match last.as_ref().filter(|last| last.is_of(&snapshot)) {
+                    Some(last) => last.clone(),
+                    None => last.insert(maker.wrap(snapshot)).clone(),
+                };
+                Arc::into_raw(object)
+            }
             Ok(None) => return None,
             Err(_ended) => {
                 let ended = held.take();
@@ -113,10 +118,8 @@ impl QueueWatch {
     /// Ends it: once this returns, no batch that is still to be read contains it.
     pub fn cancel(&self) {
         let watch = self.watch.lock().take();
-        if let Some(queue) = self.queue.upgrade() {
-            queue.watches.lock().remove(&self.number);
-            drop(queue.reading.lock());
-        }
+        self.queue.watches.lock().remove(&self.number);
+        drop(self.queue.reading.lock());
         drop(watch);
     }
 }
@@ -202,8 +205,10 @@ impl Queue {
                 return Ok(0);
             }
             let _reading = self.reading.lock();
-            let mut count = 0;
-            let deliveries = taken.iter().filter_map(|watch| watch.next(&self.maker));
+            let (mut count, mut last) = (0, None);
+            let deliveries = taken
+                .iter()
+                .filter_map(|watch| watch.next(&self.maker, &mut last));
             for (place, delivery) in places.iter_mut().zip(deliveries) {
                 place.write(delivery);
                 count += 1;
@@ -275,7 +280,7 @@ pub unsafe extern "C" fn proxycfg_queue_watch(
         let queued = Arc::new(QueueWatch {
             tag,
             number,
-            queue: Arc::downgrade(&queue),
+            queue: queue.clone(),
             watch: Mutex::new(None),
             listed: AtomicBool::new(false),
         });

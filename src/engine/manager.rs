@@ -422,19 +422,16 @@ impl Manager {
     pub fn close(&self, deadline: Instant) -> CloseReport {
         self.inner.shut_down();
         let core = self.core();
-        let callbacks =
-            core.callbacks.close(deadline, Rest::Dropped) + core.feeds.close(deadline, Rest::Done);
-        if on_engine_thread() {
-            return CloseReport {
-                stuck_threads: callbacks,
-            };
+        let mut stuck_threads = core.callbacks.close(deadline, Rest::Dropped);
+        if !on_engine_thread() {
+            while core.threads.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            stuck_threads += core.threads.load(Ordering::SeqCst);
         }
-        while core.threads.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        CloseReport {
-            stuck_threads: callbacks + core.threads.load(Ordering::SeqCst),
-        }
+        // Last: until then the step loop and the workers may be ending subscriptions, which feeds must hear of.
+        stuck_threads += core.feeds.close(deadline, Rest::Done);
+        CloseReport { stuck_threads }
     }
 }
 

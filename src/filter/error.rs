@@ -38,11 +38,18 @@ pub enum FilterError {
 }
 
 impl FilterError {
+    pub(super) fn syntax(column: usize, message: &str) -> Self {
+        Self::Syntax {
+            column,
+            message: printable(message),
+        }
+    }
+
     pub(super) fn unknown_field(selector: &Selector, name: &str, known: String) -> Self {
         Self::UnknownField {
             column: selector.column,
-            selector: selector.text.clone(),
-            name: name.to_owned(),
+            selector: printable(&selector.text),
+            name: printable(name),
             known,
         }
     }
@@ -50,8 +57,21 @@ impl FilterError {
     pub(super) fn mismatch(selector: &Selector, message: String) -> Self {
         Self::Type {
             column: selector.column,
-            selector: selector.text.clone(),
-            message,
+            selector: printable(&selector.text),
+            message: printable(&message),
         }
     }
+}
+
+/// With control characters written as escapes, so that nothing in a filter moves the cursor of whoever reads about it.
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }

@@ -23,13 +23,11 @@ const OPERATORS: &str = "`==`, `!=`, `in`, `not in`, `contains`, `not contains`,
 
 pub(super) fn parse(text: &str) -> Result<Option<Expr>, FilterError> {
     if text.len() > MAX_LENGTH {
-        return Err(FilterError::Syntax {
-            column: 1,
-            message: format!(
-                "the filter has {} bytes, more than the {MAX_LENGTH} that are read: shorten it",
-                text.len()
-            ),
-        });
+        let message = format!(
+            "the filter has {} bytes, more than the {MAX_LENGTH} that are read: shorten it",
+            text.len()
+        );
+        return Err(FilterError::syntax(1, &message));
     }
     let mut parser = Parser {
         text,
@@ -401,10 +399,7 @@ impl<'s> Parser<'s> {
 }
 
 fn at(column: usize, message: impl Into<String>) -> FilterError {
-    FilterError::Syntax {
-        column,
-        message: message.into(),
-    }
+    FilterError::syntax(column, &message.into())
 }
 
 /// The part of `start` before its end `rest`.

@@ -1,5 +1,6 @@
 //! What is wrong with a text, and where.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::Pos;
@@ -21,9 +22,27 @@ impl SyntaxError {
     pub(super) fn new(pos: Pos, message: impl Into<String>) -> Self {
         Self {
             pos,
-            message: message.into(),
+            message: printable(&message.into()).into_owned(),
         }
     }
+}
+
+/// A text as a message can hold it: control characters, which could move the cursor of whoever reads the message or pass
+/// for a line of their own, are written as escapes.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// All problems found in a text, at least one, in the order in which they were found. Shown one a line.

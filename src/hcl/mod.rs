@@ -26,7 +26,7 @@ mod object;
 mod text;
 mod tree;
 
-pub use error::{SyntaxError, SyntaxErrors};
+pub use error::{SyntaxError, SyntaxErrors, printable};
 pub use tree::{Data, Member, Pos, Value};
 
 /// The longest text that is read, in bytes.

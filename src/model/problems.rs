@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::hcl::{Data, Pos, Value};
+use crate::hcl::{Data, Pos, Value, printable};
 
 /// One step of a path into a document.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,8 +85,8 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, step) in self.path.iter().enumerate() {
             match step {
-                Step::Key(key) if i == 0 => write!(f, "{key}")?,
-                Step::Key(key) => write!(f, ".{key}")?,
+                Step::Key(key) if i == 0 => write!(f, "{}", printable(key))?,
+                Step::Key(key) => write!(f, ".{}", printable(key))?,
                 Step::Index(index) => write!(f, "[{index}]")?,
             }
         }
@@ -171,7 +171,7 @@ fn note(problems: &mut Vec<Problem>, at: &Place<'_>, message: impl Into<String>)
         problems.push(Problem {
             path: at.path(),
             pos: None,
-            message,
+            message: printable(&message).into_owned(),
         });
     }
 }

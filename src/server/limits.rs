@@ -42,14 +42,16 @@ pub struct Limits {
     pub xds_stream_rate: Option<u32>,
 }
 
-/// Metrics of the limit of sessions.
-pub(super) fn session_metrics(limiter: &SessionLimiter, control: &Arc<SessionControl>) -> Registry {
-    let mut registry = Registry::default();
+/// Adds the metrics of the limit of sessions.
+pub(super) fn register_session_metrics(
+    registry: &mut Registry,
+    limiter: &SessionLimiter,
+    control: &Arc<SessionControl>,
+) {
     registry.register_collector(Box::new(Sessions {
         limiter: limiter.clone(),
         control: Arc::downgrade(control),
     }));
-    registry
 }
 
 #[derive(Debug)]

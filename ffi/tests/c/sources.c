@@ -122,13 +122,17 @@ static void a_host_answers_some_queries_itself(void) {
     pthread_mutex_lock(&me.lock);
     CHECK(strstr(me.asked[0], "|secret") != NULL);
     pthread_mutex_unlock(&me.lock);
-    proxycfg_error *why = NULL;
-    CHECK(proxycfg_engine_wait_ready(engine, &id, 20, NULL, &why) == PROXYCFG_RESULT_TIMED_OUT);
-    proxycfg_str message = proxycfg_error_message(why);
     char told[512];
-    snprintf(told, sizeof told, "%.*s", (int)message.len, message.data);
-    CHECK(strstr(told, "intentions of web") != NULL && strstr(told, "secret") == NULL);
-    proxycfg_error_free(why);
+    for (int tries = 0; tries == 0 || strstr(told, "intentions of web") == NULL; tries++) {
+        // The host is asked before the proxy's state is shown.
+        CHECK(tries < 3000);
+        proxycfg_error *why = NULL;
+        CHECK(proxycfg_engine_wait_ready(engine, &id, 20, NULL, &why) == PROXYCFG_RESULT_TIMED_OUT);
+        proxycfg_str message = proxycfg_error_message(why);
+        snprintf(told, sizeof told, "%.*s", (int)message.len, message.data);
+        proxycfg_error_free(why);
+    }
+    CHECK(strstr(told, "secret") == NULL);
 
     // A bad answer is refused, an error is shown, a good one serves.
     ENDS(REFUSED, proxycfg_source_answer(source, intentions, text("[{\"SourceNam\": \"x\"}]"), &error));

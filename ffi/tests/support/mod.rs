@@ -103,11 +103,14 @@ pub fn hold(file: &Path, wanted: &str) {
         return;
     }
     let found = std::fs::read_to_string(file).unwrap_or_default();
-    let place = found.lines().zip(wanted.lines()).position(|(a, b)| a != b);
+    let same = found
+        .lines()
+        .zip(wanted.lines())
+        .take_while(|(a, b)| a == b);
+    let line = same.count() + 1;
     assert!(
         found == wanted,
-        "{} is not up to date (line {}): run `PROXYCFG_WRITE=1 cargo test -p proxycfg-ffi --test header`",
+        "{} is not up to date, from line {line}: run `PROXYCFG_WRITE=1 cargo test -p proxycfg-ffi --test header`",
         file.display(),
-        place.map_or_else(|| found.lines().count().min(wanted.lines().count()), |n| n) + 1
     );
 }

@@ -266,3 +266,10 @@ fn limits_are_errors() {
             .ends_with("more than 32 patterns: join them with `|` inside one")
     );
 }
+
+#[test]
+fn no_message_holds_a_raw_control_character() {
+    let text = "Service.ID matches \"(\u{1b}[2J\"";
+    let problem = Filter::parse(text).unwrap_err().to_string();
+    assert!(problem.contains("(\\u{1b}[2J"), "{problem:?}");
+}

@@ -276,3 +276,16 @@ fn many_members_and_repeated_blocks_stay_quick() {
         "100001:1: `k49999` is already set at 99999:1: only blocks can be repeated, remove one of the two"
     );
 }
+
+#[test]
+fn no_message_holds_a_raw_control_character() {
+    assert_eq!(
+        refusal("\"a\tb\" 1"),
+        "1:7: found `1` after the key `a\\tb`: write `= value` or `{ ... }`"
+    );
+    assert_eq!(printable("a\u{1b}[2J\nb"), "a\\u{1b}[2J\\nb");
+    assert!(matches!(
+        printable("\u{e9} b"),
+        std::borrow::Cow::Borrowed(_)
+    ));
+}

@@ -148,3 +148,11 @@ fn an_explicit_upstream_has_an_address() {
     };
     assert_eq!(upstream.bind_address(), "127.0.0.1");
 }
+
+#[test]
+fn no_problem_holds_a_raw_control_character() {
+    let document = hcl::parse_json(br#"{"Node": "n1", "Add\u001bress": "10.0.0.1"}"#).unwrap();
+    let problems = read::<Node>(&document).unwrap_err().text();
+    let expected = "Add\\u{1b}ress: unknown key; did you mean Address?";
+    assert!(problems.contains(expected), "{problems:?}");
+}

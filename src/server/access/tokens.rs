@@ -380,7 +380,10 @@ mod tests {
                 "tokens = [{ name = \"a\" secret = \"0123456789abcdef\" operator = true }, { name = \"b\" secret = \"0123456789abcdef\" operator = true }]",
                 "has the secret of token 0",
             ),
-            ("anonymous { operator = true }", "Operator"),
+            (
+                "anonymous { operator = true }",
+                "Anonymous.operator: unknown key",
+            ),
             ("tokens = ", "tokens.hcl:1:"),
         ] {
             let error = read(text).unwrap_err();

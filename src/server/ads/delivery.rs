@@ -41,6 +41,19 @@ pub(super) use answer::Verdict;
 
 use answer::Pending;
 
+/// Whether it is known what the client holds, where responses replace everything.
+#[derive(Debug, PartialEq)]
+enum Sight {
+    /// It is: it came with nothing, or has accepted a response on this stream.
+    Clear,
+    /// It holds something of an earlier stream, and hasn't answered on this one.
+    Blind,
+    /// It does, and has refused these resources, by name and version.
+    Refused(Vec<(SmolStr, SmolStr)>),
+    /// It has, and has asked for other names since.
+    AskedAnew,
+}
+
 /// The state of one type on one stream.
 #[derive(Debug)]
 pub(super) struct Delivery {
@@ -54,10 +67,9 @@ pub(super) struct Delivery {
     last_answered: SmolStr,
     /// What the client has last accepted of each resource, if a response has to hold everything.
     accepted: BTreeMap<SmolStr, Arc<Resource>>,
-    /// Whether the client holds something of an earlier stream, and hasn't accepted anything on this one.
-    blind: bool,
-    /// What it has refused meanwhile.
-    refused_whole: Vec<(SmolStr, SmolStr)>,
+    sight: Sight,
+    /// What the client forgets if it asks again for what it has given up while that was on its way.
+    lost_children: Vec<SmolStr>,
     refusals: Refusals,
     last_refusal: Option<SmolStr>,
     /// Whether any response has been sent. The first is sent even if it is empty (conformance row 20).
@@ -77,8 +89,8 @@ impl Delivery {
             pending: None,
             last_answered: SmolStr::default(),
             accepted: BTreeMap::new(),
-            blind: false,
-            refused_whole: Vec::new(),
+            sight: Sight::Clear,
+            lost_children: Vec::new(),
             refusals: Refusals::default(),
             last_refusal: None,
             answered: false,
@@ -105,6 +117,11 @@ impl Delivery {
         pending.map_or_else(Vec::new, |pending| pending.children.clone())
     }
 
+    /// The resources of the child type that have to be sent again because of the last request.
+    pub(super) fn take_lost_children(&mut self) -> Vec<SmolStr> {
+        std::mem::take(&mut self.lost_children)
+    }
+
     pub(super) fn answered(&self) -> bool {
         self.answered
     }
@@ -128,13 +145,7 @@ impl Delivery {
 
     /// Has a resource sent again although it didn't change, if the client has it or is about to get it.
     pub(super) fn mark_resend(&mut self, name: &str) {
-        let coming = self.pending.as_ref().is_some_and(|pending| {
-            pending
-                .items
-                .iter()
-                .any(|(item, content)| item == name && content.is_some())
-                && !pending.dropped.contains(name)
-        });
+        let coming = is_coming(self.pending.as_ref(), name);
         if (coming || self.held.contains_key(name)) && self.resend.insert(SmolStr::new(name)) {
             self.plan = None;
         }
@@ -149,7 +160,9 @@ impl Delivery {
         if !self.protocol.announces_removals(kind) {
             // The client may keep them, and gets them again should they come back.
             self.held.retain(|name, _| exists(name));
-            self.resend.retain(|name| exists(name));
+            let pending = self.pending.as_ref();
+            self.resend
+                .retain(|name| exists(name) || is_coming(pending, name));
         }
     }
 
@@ -269,11 +282,14 @@ impl Delivery {
                 }
             }
         }
-        if self.blind && !self.refused_whole.is_empty() {
-            if self.refused_before(&plan.batch.upserts) {
+        match &self.sight {
+            Sight::Clear | Sight::Blind => {}
+            Sight::Refused(whole) if is_whole(whole, &plan.batch.upserts) => {
                 return Plan::default();
             }
-            plan.nothing = plan.batch.upserts.is_empty();
+            Sight::Refused(_) | Sight::AskedAnew => {
+                plan.nothing = plan.batch.upserts.is_empty();
+            }
         }
         let told = self.protocol.announces_removals(self.kind);
         for name in self.held.keys().filter(|_| told) {
@@ -287,16 +303,6 @@ impl Delivery {
             }
         }
         plan
-    }
-
-    fn refused_before(&self, upserts: &[Arc<Resource>]) -> bool {
-        let refused = self
-            .refused_whole
-            .iter()
-            .map(|(name, version)| (name, version));
-        refused.eq(upserts
-            .iter()
-            .map(|resource| (resource.name(), resource.version())))
     }
 
     fn plan_upsert(&self, resource: &Arc<Resource>, plan: &mut Plan) {
@@ -313,4 +319,15 @@ impl Delivery {
             plan.batch.upserts.push(resource.clone());
         }
     }
+}
+
+/// Whether the client is about to get this resource, and wants it.
+fn is_coming(pending: Option<&Pending>, name: &str) -> bool {
+    let is = |(item, content): &(SmolStr, Content)| item == name && content.is_some();
+    pending.is_some_and(|pending| pending.items.iter().any(is) && !pending.dropped.contains(name))
+}
+
+fn is_whole(whole: &[(SmolStr, SmolStr)], resources: &[Arc<Resource>]) -> bool {
+    let whole = whole.iter().map(|(name, version)| (name, version));
+    whole.eq(resources.iter().map(|of| (of.name(), of.version())))
 }

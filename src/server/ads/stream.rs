@@ -183,6 +183,12 @@ impl AdsStream {
         if first {
             self.forget_children_on_their_way(kind);
         }
+        let lost = self.delivery_mut(kind).take_lost_children();
+        if let Some(child) = kind.child() {
+            for name in lost {
+                self.delivery_mut(child).mark_resend(&name);
+            }
+        }
         Ok(match verdict {
             Verdict::None => RequestKind::Subscription(kind),
             Verdict::Stale => RequestKind::Stale(kind),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::hcl::Pos;
+use crate::hcl::{Pos, printable};
 use crate::model::{Problem, Step};
 
 /// A file as messages name it: the path as the user wrote it, joined with the file's name.
@@ -53,10 +53,10 @@ impl FileProblem {
         let mut text = String::new();
         for step in &self.key {
             match step {
-                Step::Key(key) if text.is_empty() => text.push_str(key),
+                Step::Key(key) if text.is_empty() => text.push_str(&printable(key)),
                 Step::Key(key) => {
                     text.push('.');
-                    text.push_str(key);
+                    text.push_str(&printable(key));
                 }
                 Step::Index(index) => text.push_str(&format!("[{index}]")),
             }

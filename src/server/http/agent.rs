@@ -199,9 +199,8 @@ fn may_register(
         _ => &definition.name,
     };
     rights.require(Access::Write(name))?;
-    match state.agent().service(definition.effective_id()) {
-        Some(present) => rights.require(Access::Write(service_of(&present)))?,
-        None => {}
+    if let Some(present) = state.agent().service(definition.effective_id()) {
+        rights.require(Access::Write(service_of(&present)))?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ use super::files::{
     FileSet, FileTargets, FileWatcher, Reloader, WatchOptions, apply, check_together, load,
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
-use super::limits::session_metrics;
+use super::limits::register_session_metrics;
 use super::local_checks::LocalChecks;
 use super::provider::MeshProvider;
 use crate::clock::{Clock, RealClock};
@@ -169,7 +169,7 @@ impl Parts {
         let sessions = SessionControl::start(limiter.clone(), &embedded.store, clock, servers)
             .map_err(|e| failed("can't start the control of sessions")(&e))?;
         let sessions = Arc::new(sessions);
-        let registry = session_metrics(&limiter, &sessions);
+        register_session_metrics(&mut registry, &limiter, &sessions);
         let catalog = CatalogConfigSource::start(manager.clone(), local, limiter, &options)
             .map_err(|e| failed("can't start the catalog's proxies")(&e))?;
         let catalog = Arc::new(catalog);

@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::error::{DurableError, DurableErrorKind};
 
@@ -12,6 +13,9 @@ const RECORDS: &str = "records.redb";
 
 /// Name of the file that whoever uses the folder has locked.
 const LOCK: &str = "lock";
+
+/// How long a holder that may be ending is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A data folder that this process has to itself until this is dropped.
 #[derive(Debug)]
@@ -49,7 +53,7 @@ impl Folder {
             .mode(0o600)
             .open(&lock_path)
             .map_err(|error| system(&error))?;
-        match lock.try_lock() {
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
@@ -105,6 +109,20 @@ impl Folder {
         std::fs::rename(new, &records)
             .and_then(|()| sync_folder(&self.path))
             .map_err(|error| DurableError::system(&records, "written", &error))
+    }
+}
+
+/// Locks a file, waiting a moment for a holder that is just ending: a server that is being restarted, or a child process between
+/// its start and the program that it becomes, which closes what it inherited.
+fn lock_soon(file: &File) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use smol_str::SmolStr;
 use triomphe::Arc;
 
-use super::{Delivery, UNKNOWN_VERSION};
+use super::{Delivery, Sight, UNKNOWN_VERSION};
 use crate::server::ads::protocol::Protocol;
 use crate::server::ads::refusal::{Content, shortened};
 use crate::server::ads::request::AdsRequest;
@@ -39,6 +39,17 @@ pub(super) struct Pending {
     pub(super) children: Vec<SmolStr>,
     /// Everything that is in it, if it replaces all that the client has.
     pub(super) whole: Vec<Arc<Resource>>,
+}
+
+impl Pending {
+    /// The children of some of the resources in a response that replaces everything.
+    pub(super) fn children_of(&self, which: impl Fn(&str) -> bool) -> Vec<SmolStr> {
+        let parents = self.whole.iter().filter(|parent| which(parent.name()));
+        parents
+            .flat_map(|parent| parent.children())
+            .cloned()
+            .collect()
+    }
 }
 
 impl Delivery {
@@ -102,8 +113,7 @@ impl Delivery {
     /// The client has got exactly this now, whatever it had taken before of responses that it refused.
     fn accept(&mut self, whole: Vec<Arc<Resource>>, dropped: &BTreeSet<SmolStr>) {
         self.plan = None;
-        self.blind = false;
-        self.refused_whole.clear();
+        self.sight = Sight::Clear;
         let subscription = &self.subscription;
         let whole = whole.into_iter().map(|r| (r.name().clone(), r));
         self.accepted = whole
@@ -112,25 +122,30 @@ impl Delivery {
         let accepted = &self.accepted;
         self.held
             .retain(|name, _| accepted.contains_key(name) || dropped.contains(name));
-        // What isn't there can't be in doubt to be removed.
+        // What it has accepted isn't in doubt any more, nor is the removal of what isn't there.
         let held = &self.held;
         self.refusals
-            .retain_suspects(|name, content| content.is_some() || held.contains_key(name));
+            .retain_suspects(|name, content| match content {
+                Some(version) => accepted.get(name).is_none_or(|of| of.version() != version),
+                None => held.contains_key(name),
+            });
         for (name, resource) in accepted {
-            if let Some(version) = self.held.get_mut(name) {
-                *version = resource.version().clone();
-            }
+            // One that it gave up and asked for again meanwhile it may have got before or after it gave it up.
+            let version = match self.held.contains_key(name) {
+                true => resource.version().clone(),
+                false => UNKNOWN_VERSION,
+            };
+            self.held.insert(name.clone(), version);
         }
     }
 
     fn refused(&mut self, pending: Pending, reason: &SmolStr) {
         self.plan = None;
         self.last_refusal = Some(reason.clone());
-        if self.blind {
+        if self.sight != Sight::Clear {
             let whole = pending.whole.iter();
-            self.refused_whole = whole
-                .map(|resource| (resource.name().clone(), resource.version().clone()))
-                .collect();
+            let whole = whole.map(|of| (of.name().clone(), of.version().clone()));
+            self.sight = Sight::Refused(whole.collect());
             return;
         }
         let alone = pending.items.len() == 1;

@@ -1,7 +1,7 @@
 //! What a request of one type changes.
 
 use super::answer::Verdict;
-use super::{Delivery, UNKNOWN_VERSION};
+use super::{Delivery, Sight, UNKNOWN_VERSION};
 use crate::server::ads::limits::AdsLimits;
 use crate::server::ads::protocol::Protocol;
 use crate::server::ads::request::{AdsRequest, Names};
@@ -39,8 +39,8 @@ impl Delivery {
                 }
             }
             Names::All(names) => {
-                if first {
-                    self.blind = self.replaces_all() && !request.version.is_empty();
+                if first && self.replaces_all() && !request.version.is_empty() {
+                    self.sight = Sight::Blind;
                 }
                 let changed = self.ask_for(names);
                 // The client has seen the newest response, and has nothing to say about it nor other names to ask for:
@@ -96,9 +96,9 @@ impl Delivery {
         for name in &change.unsubscribe {
             self.unsubscribe(name);
         }
-        if !change.is_empty() {
-            // Whether it got all of it depends on when it asked.
-            self.refused_whole.clear();
+        if !change.is_empty() && matches!(self.sight, Sight::Refused(_)) {
+            // Which part of what it refused it took depends on when it asked.
+            self.sight = Sight::AskedAnew;
         }
         !change.is_empty()
     }
@@ -153,10 +153,12 @@ impl Delivery {
         self.resend.remove(name);
         self.accepted.remove(name);
         self.refusals.clear(name);
-        if let Some(pending) = &mut self.pending
-            && pending.items.iter().any(|(item, _)| item == name)
-        {
-            pending.dropped.insert(SmolStr::new(name));
+        if let Some(pending) = &mut self.pending {
+            if pending.items.iter().any(|(item, _)| item == name) {
+                pending.dropped.insert(SmolStr::new(name));
+            }
+            self.lost_children
+                .extend(pending.children_of(|other| other == name));
         }
     }
 
@@ -200,6 +202,7 @@ impl Delivery {
             accepted,
             refusals,
             pending,
+            lost_children,
             ..
         } = self;
         held.retain(|name, _| subscription.covers(name));
@@ -210,6 +213,7 @@ impl Delivery {
             let names = pending.items.iter().map(|(name, _)| name);
             let dropped = names.filter(|name| !subscription.covers(name)).cloned();
             pending.dropped.extend(dropped);
+            lost_children.extend(pending.children_of(|name| !subscription.covers(name)));
         }
     }
 }

@@ -1,0 +1,7 @@
+//! See `bodies/requests.rs`.
+#![no_main]
+
+#[path = "../bodies/mod.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::requests::run(data));
