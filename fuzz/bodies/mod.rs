@@ -10,18 +10,22 @@
 )]
 
 pub mod filters;
+#[cfg(feature = "server")]
 pub mod hcl;
 pub mod records;
+#[cfg(feature = "server")]
 pub mod requests;
 pub mod transactions;
 
 mod choices;
 
 /// Every target by its name, which is that of its corpus too.
-pub const TARGETS: [(&str, fn(&[u8])); 5] = [
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
     ("filters", filters::run),
+    #[cfg(feature = "server")]
     ("hcl", hcl::run),
     ("records", records::run),
+    #[cfg(feature = "server")]
     ("requests", requests::run),
     ("transactions", transactions::run),
 ];
