@@ -19,8 +19,11 @@ pub mod transactions;
 
 mod choices;
 
+/// What a target does with an input.
+pub type Body = fn(&[u8]);
+
 /// Every target by its name, which is that of its corpus too.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[(&str, Body)] = &[
     ("filters", filters::run),
     #[cfg(feature = "server")]
     ("hcl", hcl::run),
