@@ -293,7 +293,7 @@ fn next_snapshot(size: &Size) {
         let outcome = state.run(&settings, &shared, answers, changed, 1, now);
         outcome.snapshot
     };
-    let mut last = run(&mut answers, Changed::Everything);
+    let mut last = run(&mut answers, Changed::All);
     loop {
         let open = answers.ids.iter();
         let open = open.filter(|(_, id)| !answers.inputs.contains_key(id));
@@ -304,7 +304,7 @@ fn next_snapshot(size: &Size) {
         for (query, id) in &open {
             answers.inputs.insert(*id, Input::Answered(answer(query)));
         }
-        last = run(&mut answers, Changed::Everything).or(last);
+        last = run(&mut answers, Changed::All).or(last);
     }
     let mut last = last.expect("a snapshot");
     assert_eq!(endpoints_in(&last), size.upstreams * size.endpoints);
