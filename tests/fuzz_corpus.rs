@@ -1,5 +1,5 @@
 //! The fuzz targets, briefly: every file of their corpora, then seeded mutations of these. A failing input is written to
-//! `target/fuzz-failures/`; `PROXYCFG_FUZZ_INPUT=FILE` runs it alone. `PROXYCFG_FUZZ_SECONDS` makes the second part longer,
+//! `target/tmp/fuzz-failures/`; `PROXYCFG_FUZZ_INPUT=FILE` runs it alone. `PROXYCFG_FUZZ_SECONDS` makes the second part longer,
 //! `PROXYCFG_FUZZ_SEED` makes it another one. `.ci/fuzz` is the long run, led by coverage.
 #![cfg(feature = "server")]
 #![allow(
