@@ -22,7 +22,7 @@ use proxycfg::model::{
     CaConfig, CheckStatus, ConfigEntry, HealthCheck, IssuedCert, Node, PrivateKey, ProxyConfig,
     ServiceInstance, ServiceKind, SpiffeId, Upstream, decode_document,
 };
-use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, ProxyState, SharedParts};
+use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, SharedParts, SoloProxy};
 use proxycfg::snapshot::{ConfigSnapshot, KindSnapshot, Part};
 use proxycfg::source::{Answer, ChainCheck, QueryId, StoreViews};
 use proxycfg::store::{MemoryBackend, Register};
@@ -285,7 +285,7 @@ fn next_snapshot(size: &Size) {
     let registration = Part::new(Registration::Definition(triomphe::Arc::new(instance)));
     let id = ProxyId::new("web", "bench");
     let kind = ServiceKind::ConnectProxy;
-    let mut state = ProxyState::new(id, kind, registration).expect("a state");
+    let mut state = SoloProxy::new(id, kind, registration).expect("a state");
     let (settings, shared) = (ProxySettings::default(), SharedParts::default());
     let mut answers = Answers::default();
     let mut run = |answers: &mut Answers, changed: Changed<'_>| {

@@ -169,6 +169,7 @@ impl Manager {
                         meta.registration = Part::new(registration);
                         let entry = entry.clone();
                         drop(meta);
+                        entry.schedule.lock().all = true;
                         return Ok((Registered::Changed, Some(entry)));
                     }
                 }
@@ -212,6 +213,10 @@ impl Manager {
                 }),
                 run: Mutex::new(RunState {
                     state,
+                    cohort: None,
+                    told: None,
+                    own_deadline: None,
+                    untold: false,
                     held: Vec::new(),
                     recent: Vec::new(),
                     unpublished: None,
@@ -401,6 +406,7 @@ impl Manager {
         EngineCounts {
             queries: core.queries.len(),
             states: core.registry.states.load(Ordering::Relaxed),
+            cohorts: core.cohorts.len(),
             proxies: core.registry.len(),
             watches: core.registry.watches.load(Ordering::Relaxed),
             threads: core.threads.load(Ordering::SeqCst),

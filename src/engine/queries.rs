@@ -17,7 +17,7 @@ use crate::source::{AuthScope, Query, QueryId, QueryKey, Route, Sources, Subscri
 
 use super::answers::{AnswerCell, Step};
 use super::callbacks::{CallbackPool, Serial};
-use super::registry::Entry;
+use super::cohorts::Reader;
 
 /// A query in use: who wants it, and how it is answered.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct QuerySlot {
 #[derive(Debug, Default)]
 struct SlotInner {
     /// The states to wake, by state number.
-    interested: HashMap<u64, Arc<Entry>, RandomState>,
+    interested: HashMap<u64, Reader, RandomState>,
     /// How many states have come so far.
     joined: u64,
     /// The newest cell, also before it is part of a step.
@@ -82,12 +82,12 @@ impl QuerySlot {
     }
 
     /// Adds a state to be woken. Returns false if the slot is retired.
-    pub fn add_interest(&self, entry: &Arc<Entry>) -> bool {
+    pub fn add_interest(&self, reader: &Reader) -> bool {
         let mut inner = self.inner.lock();
         if inner.retired {
             return false;
         }
-        inner.interested.insert(entry.number, entry.clone());
+        inner.interested.insert(reader.number(), reader.clone());
         inner.joined += 1;
         inner.idle_since = None;
         true
@@ -113,13 +113,13 @@ impl QuerySlot {
     }
 
     /// The states that want it, and how many have come so far.
-    pub fn interested(&self) -> (Vec<Arc<Entry>>, u64) {
+    pub fn interested(&self) -> (Vec<Reader>, u64) {
         let inner = self.inner.lock();
         (inner.interested.values().cloned().collect(), inner.joined)
     }
 
     /// The states that want it, if one has come since there were `joined`.
-    pub fn interested_since(&self, joined: u64) -> Vec<Arc<Entry>> {
+    pub fn interested_since(&self, joined: u64) -> Vec<Reader> {
         let inner = self.inner.lock();
         if inner.joined == joined {
             return Vec::new();

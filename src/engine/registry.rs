@@ -9,11 +9,12 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::model::{ProxyId, ProxySource, ServiceKind};
-use crate::proxy::{Issue, ProxyState, Registration};
+use crate::proxy::{CohortOutput, Issue, ProxyState, Registration};
 use crate::snapshot::{ConfigSnapshot, PartRef};
 use crate::source::{AuthScope, QueryError, QueryId};
 use crate::sync::Latest;
 
+use super::cohorts::Cohort;
 use super::progress::Gates;
 use super::queries::QuerySlot;
 
@@ -63,10 +64,8 @@ pub(super) struct Schedule {
     pub in_fast: bool,
     pub in_bulk: bool,
     pub running: bool,
-    /// Answers that changed since the last run, with the step that they changed in. They are marked before the step is
-    /// published, so that a run at it knows them all: else it would show half of a transaction. A run at an older step leaves
-    /// them.
-    pub dirty: Vec<(QueryId, u64)>,
+    /// Answers that changed since the last run.
+    pub marks: Marks,
     /// The step of the last run.
     pub ran_at: u64,
     /// Look at everything.
@@ -81,7 +80,15 @@ pub(super) struct Schedule {
 #[derive(Debug)]
 pub(super) struct RunState {
     pub state: ProxyState,
-    /// The queries held, sorted by id.
+    /// What the proxy shares with its replicas, once its registration is known.
+    pub cohort: Option<Arc<Cohort>>,
+    /// What of the cohort stands in the proxy's status.
+    pub told: Option<triomphe::Arc<CohortOutput>>,
+    /// When the proxy's own parts are to be looked at even if no answer changes.
+    pub own_deadline: Option<Duration>,
+    /// The proxy's own parts were built, which its status doesn't show yet.
+    pub untold: bool,
+    /// The queries held for the proxy's own parts, sorted by id.
     pub held: Vec<Arc<QuerySlot>>,
     /// Queries whose change may not be marked: because the state came for them while the step given was being marked, or because
     /// their answer wasn't taken care of. Looked at again in every run until one at that step.
@@ -96,30 +103,43 @@ pub(super) struct RunState {
     pub blocked_until: Duration,
 }
 
-impl Schedule {
-    /// Marks an answer as changed in step `seq`; `published` is the newest step that runs can be at.
-    pub fn mark(&mut self, query: QueryId, seq: u64, published: u64) {
-        if self.dirty.len() >= 64 && self.dirty.len() == self.dirty.capacity() {
+/// Answers that changed since a state's last run, with the step that they changed in. They are marked before the step is
+/// published, so that a run at it knows them all: else it would show half of a transaction. A run at an older step leaves them.
+#[derive(Debug, Default)]
+pub(super) struct Marks(Vec<(QueryId, u64)>);
+
+impl Marks {
+    /// Marks an answer as changed in step `seq`, which is published next.
+    pub fn add(&mut self, query: QueryId, seq: u64) {
+        let marks = &mut self.0;
+        if marks.len() >= 64 && marks.len() == marks.capacity() {
             // A state that hasn't run for long: no run will be at a step before the newest.
-            for mark in &mut self.dirty {
-                mark.1 = mark.1.max(published);
+            for mark in &mut *marks {
+                mark.1 = mark.1.max(seq - 1);
             }
-            self.dirty.sort_unstable();
-            self.dirty.dedup();
+            marks.sort_unstable();
+            marks.dedup();
         }
-        self.dirty.push((query, seq));
+        marks.push((query, seq));
     }
 
     /// Takes the answers that changed up to step `seq`.
-    pub fn take_dirty(&mut self, seq: u64) -> Vec<QueryId> {
-        let mut taken = Vec::with_capacity(self.dirty.len());
-        self.dirty.retain(|(query, changed)| {
+    pub fn take(&mut self, seq: u64) -> Vec<QueryId> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let mut taken = Vec::with_capacity(self.0.len());
+        self.0.retain(|(query, changed)| {
             let due = *changed <= seq;
             if due {
                 taken.push(*query);
             }
             !due
         });
+        if self.0.is_empty() {
+            // Most states are marked seldom.
+            self.0 = Vec::new();
+        }
         taken
     }
 }

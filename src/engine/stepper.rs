@@ -26,6 +26,7 @@ use crate::source::{Answer, QueryError, QueryId, Route, SubscriptionId};
 use crate::store::ChangeFeed;
 
 use super::answers::{AnswerCell, Step, differs, merge};
+use super::cohorts::Reader;
 use super::core::Core;
 use super::progress::Gates;
 use super::queries::QuerySlot;
@@ -34,7 +35,7 @@ use super::registry::Entry;
 /// With more affected queries than this, a step leaves their computation to the workers.
 const MOST_EAGER: usize = 64;
 /// An answer with more readers than this wakes them in the bulk lane.
-const FEW_READERS: usize = 64;
+pub(super) const FEW_READERS: usize = 64;
 
 /// Parts that nobody holds stay for at most this long.
 const SWEEP_AFTER: Duration = Duration::from_secs(30);
@@ -87,7 +88,7 @@ impl Given {
 /// A state has read an answer that the step loop didn't take care of: it looks at the query, and has the state run again.
 pub(super) struct Recheck {
     pub query: QueryId,
-    pub entry: Arc<Entry>,
+    pub reader: Reader,
     /// What isn't done until then.
     pub gates: Gates,
 }
@@ -314,36 +315,39 @@ impl Stepper {
         let seq = step.seq;
         self.core.marking.store(seq, Ordering::SeqCst);
         for again in &recheck {
-            self.core.mark(&again.entry, again.query, seq);
+            again.reader.mark(again.query, seq);
         }
-        let changed: Vec<_> = changed
-            .into_iter()
-            .map(|slot| {
-                let (readers, joined) = slot.interested();
-                for entry in &readers {
-                    self.core.mark(entry, slot.id, seq);
-                }
-                (slot, readers, joined)
-            })
-            .collect();
+        let mut woken: Vec<(u64, bool, Reader)> = Vec::new();
+        let mut seen = Vec::with_capacity(changed.len());
+        for slot in changed {
+            let (readers, joined) = slot.interested();
+            let bulk = herd || readers.iter().map(Reader::proxies).sum::<usize>() > FEW_READERS;
+            for reader in &readers {
+                reader.mark(slot.id, seq);
+            }
+            let mut numbers: Vec<_> = readers.iter().map(Reader::number).collect();
+            numbers.sort_unstable();
+            woken.extend(readers.into_iter().map(|r| (r.number(), bulk, r)));
+            seen.push((slot, numbers, joined, bulk));
+        }
         self.core.publish_step(step);
         self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
         self.sweep_later();
         for again in recheck {
             // Its index may be done already: a step before didn't know what this one has found.
-            self.core
-                .wake_marked_with(&again.entry, herd, seq, again.gates);
+            again.reader.wake(&self.core, herd, seq, again.gates);
         }
-        for (slot, readers, joined) in changed {
-            let bulk = herd || readers.len() > FEW_READERS;
-            for entry in &readers {
-                self.core.wake_marked(entry, bulk, seq);
-            }
-            for entry in slot.interested_since(joined) {
-                let known = readers.iter().any(|reader| reader.number == entry.number);
-                if !known {
-                    self.core.mark(&entry, slot.id, seq);
-                    self.core.wake_marked(&entry, bulk, seq);
+        // Each state once, in the fast lane if one of its answers says so.
+        woken.sort_unstable_by_key(|(number, bulk, _)| (*number, *bulk));
+        woken.dedup_by_key(|(number, ..)| *number);
+        for (_, bulk, reader) in woken {
+            reader.wake(&self.core, bulk, seq, Gates::default());
+        }
+        for (slot, numbers, joined, bulk) in seen {
+            for reader in slot.interested_since(joined) {
+                if numbers.binary_search(&reader.number()).is_err() {
+                    reader.mark(slot.id, seq);
+                    reader.wake(&self.core, bulk, seq, Gates::default());
                 }
             }
         }

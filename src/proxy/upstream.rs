@@ -11,17 +11,17 @@ use crate::source::{Answer, EndpointsQuery, Query, QueryId};
 
 /// The state of one upstream: its chain, then what the chain leads to. Two stages, so that while the targets of a new chain
 /// are awaited the old chain stays in service with fresh endpoints.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct UpstreamState {
     plan: PartRef<UpstreamPlan>,
     chain: Slot<ChainSpec, PartRef<CompiledChain>>,
     target: Slot<TargetSpec, PartRef<UpstreamTarget>>,
-    /// The plan was replaced since the last look.
+    /// Not looked at yet since it was made, or took over.
     moved: bool,
 }
 
 /// Which chain: the plan's.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ChainSpec(PartRef<UpstreamPlan>);
 
 impl PartialEq for ChainSpec {
@@ -30,7 +30,7 @@ impl PartialEq for ChainSpec {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct TargetSpec {
     settings: PartRef<UpstreamSettings>,
     chain: PartRef<CompiledChain>,
@@ -56,9 +56,19 @@ impl UpstreamState {
         &self.plan
     }
 
-    pub(super) fn set_plan(&mut self, plan: PartRef<UpstreamPlan>) {
-        self.moved |= self.plan.id() != plan.id();
-        self.plan = plan;
+    /// Takes over what another state of the same upstream serves, if this one has nothing complete to serve yet.
+    pub(super) fn adopt(&mut self, from: &Self) {
+        if self.target.is_complete() {
+            return;
+        }
+        self.moved = true;
+        self.chain.adopt(&from.chain);
+        self.target.adopt(&from.target);
+    }
+
+    /// Whether something is awaited, so that time alone may change it.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.moved || self.chain.is_waiting() || self.target.is_waiting()
     }
 
     /// Brings the upstream up to date; returns whether anything in it changed.

@@ -9,6 +9,7 @@ mod diff;
 mod json;
 mod part;
 mod settings;
+mod upstream_list;
 
 use smol_str::SmolStr;
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use crate::model::{
 pub use diff::{SnapshotChange, SnapshotDiff};
 pub use part::{Part, PartId, PartRef};
 pub use settings::UpstreamSettings;
+pub use upstream_list::UpstreamList;
 
 /// Everything that one proxy needs, at one store index.
 #[derive(Debug, Clone)]
@@ -31,8 +33,6 @@ pub struct ConfigSnapshot {
     pub store_index: u64,
     /// Who the proxy is, with the central configuration merged in.
     pub header: PartRef<Header>,
-    /// Trust roots.
-    pub roots: PartRef<CaRoots>,
     /// What its kind needs beside.
     pub kind: KindSnapshot,
 }
@@ -71,9 +71,20 @@ pub struct Header {
     pub intention_default_allow: bool,
 }
 
-/// What a sidecar needs (kinds.md 6, 7).
+/// What a sidecar needs (kinds.md 6, 7): what it shares with its replicas, and what is its own.
 #[derive(Debug, Clone)]
 pub struct ConnectProxySnapshot {
+    /// What all sidecars of one service with the same upstreams have in common.
+    pub shared: Arc<SharedSidecar>,
+    /// What of the application's own checks is to be opened; empty unless `Expose.Checks` is set.
+    pub exposed_checks: PartRef<ExposedChecks>,
+}
+
+/// What sidecars of one service with the same upstreams have in common: one allocation for all of them.
+#[derive(Debug, Clone)]
+pub struct SharedSidecar {
+    /// Trust roots.
+    pub roots: PartRef<CaRoots>,
     /// The certificate that it presents.
     pub leaf: PartRef<IssuedCert>,
     /// Who may call its service, highest precedence first.
@@ -82,10 +93,26 @@ pub struct ConnectProxySnapshot {
     pub mesh: PartRef<Option<MeshConfig>>,
     /// Token providers by name, sorted.
     pub jwt_providers: PartRef<Vec<Arc<JwtProvider>>>,
-    /// What of the application's own checks is to be opened; empty unless `Expose.Checks` is set.
-    pub exposed_checks: PartRef<ExposedChecks>,
     /// What the application dials, sorted by id.
-    pub upstreams: Arc<[UpstreamEntry]>,
+    pub upstreams: UpstreamList,
+}
+
+impl SharedSidecar {
+    /// Whether the two are made of the same parts.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let mut changes = Vec::new();
+        diff::shared(self, other, &mut changes);
+        changes.is_empty()
+    }
+}
+
+impl std::ops::Deref for ConnectProxySnapshot {
+    type Target = SharedSidecar;
+
+    fn deref(&self) -> &SharedSidecar {
+        &self.shared
+    }
 }
 
 /// An upstream of one proxy.
@@ -137,6 +164,14 @@ impl ConfigSnapshot {
     #[must_use]
     pub fn proxy_kind(&self) -> ServiceKind {
         self.header.kind
+    }
+
+    /// Trust roots.
+    #[must_use]
+    pub fn roots(&self) -> &PartRef<CaRoots> {
+        match &self.kind {
+            KindSnapshot::ConnectProxy(sidecar) => &sidecar.roots,
+        }
     }
 
     /// The certificate, where the kind has one.
