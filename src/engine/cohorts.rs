@@ -22,9 +22,9 @@ use crate::source::{AuthScope, QueryId};
 use super::answers::Step;
 use super::core::Core;
 use super::inputs::StepInputs;
-use super::progress::Gates;
+use super::progress::{Gate, Gates};
 use super::queries::QuerySlot;
-use super::registry::{Entry, Marks};
+use super::registry::{Entry, Held, Marks};
 use super::stepper::FEW_READERS;
 
 /// Who reads an answer: a proxy's own state, or a cohort.
@@ -59,17 +59,18 @@ impl Reader {
         }
     }
 
-    /// Has the state run that was marked for step `seq`, which is published now. `gates`: what isn't done until it has run.
-    pub fn wake(&self, core: &Core, bulk: bool, seq: u64, gates: Gates) {
+    /// Has the state run that was marked for the step of `work`, which is published now. `gates`: what else isn't done until it
+    /// has run.
+    pub fn wake(&self, core: &Core, bulk: bool, work: &Gate, gates: Gates) {
         match self {
-            Self::Proxy(entry) => core.wake_marked(entry, bulk, seq, gates),
+            Self::Proxy(entry) => core.wake_marked(entry, bulk, work, gates),
             Self::Cohort(cohort) => {
                 let members = cohort.members();
                 if let Some((last, others)) = members.split_last() {
                     for member in others {
-                        core.wake_marked(member, bulk, seq, gates.again());
+                        core.wake_marked(member, bulk, work, gates.again());
                     }
-                    core.wake_marked(last, bulk, seq, gates);
+                    core.wake_marked(last, bulk, work, gates);
                 }
             }
         }
@@ -106,7 +107,7 @@ struct Members {
 struct CohortRun {
     state: CohortState,
     /// The queries held, sorted by id.
-    held: Vec<Arc<QuerySlot>>,
+    held: Held,
     /// As a proxy's: queries to be looked at again in every run until one at the step given.
     recent: Vec<(QueryId, u64)>,
     /// Look at everything.
@@ -118,10 +119,7 @@ struct CohortRun {
 /// What a member finds.
 pub(super) enum Found {
     /// The cohort at the member's step. `again`: it is to be looked at again in a later step.
-    Current {
-        output: triomphe::Arc<CohortOutput>,
-        again: bool,
-    },
+    Current { output: CohortOutput, again: bool },
     /// The cohort is at a later step: the member must take that in first.
     Behind,
     /// A part of it panicked; it begins anew with the next member that runs.
@@ -146,7 +144,7 @@ impl Cohort {
             members: Mutex::default(),
             run: Mutex::new(CohortRun {
                 state,
-                held: Vec::new(),
+                held: Held::new(),
                 recent: Vec::new(),
                 all: true,
                 at: 0,
@@ -183,7 +181,7 @@ impl Cohort {
     /// Whether its members' token is no longer valid: who comes later asks anew (engine.md 7, M8).
     fn is_spent(&self) -> bool {
         let run = self.run.lock();
-        run.state.output().terminal.is_some() || run.held.iter().any(|slot| slot.is_spent())
+        run.state.output().terminal().is_some() || run.held.iter().any(|slot| slot.is_spent())
     }
 
     /// Brings the cohort up to a member's step, unless it is there already.
@@ -201,7 +199,7 @@ impl Cohort {
             return Found::Behind;
         }
         let mut dirty = self.marks.lock().take(step.seq);
-        let due = run.state.output().deadline.is_some_and(|due| due <= now);
+        let due = run.state.output().deadline().is_some_and(|due| due <= now);
         // The other members know of what was marked: they are woken for it too.
         let mut others_know = !run.all && !due;
         if run.at < step.seq && !run.recent.is_empty() {
@@ -272,7 +270,7 @@ impl Cohort {
     fn adopt(&self, from: &Self) {
         {
             let run = self.run.lock();
-            if !run.all && run.state.output().issues.is_empty() {
+            if !run.all && run.state.output().issues().is_empty() {
                 return;
             }
         }
@@ -330,7 +328,7 @@ impl Cohorts {
                 let new = || Cohort::new(core.registry.next_number(), key.clone());
                 cohorts.entry(key.clone()).or_insert_with(new).clone()
             };
-            if cohort.is_spent() || !cohort.add(entry) {
+            if (core.queries.ever_spent() && cohort.is_spent()) || !cohort.add(entry) {
                 self.remove(&cohort);
                 continue;
             }

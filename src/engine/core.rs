@@ -17,7 +17,7 @@ use super::EngineConfig;
 use super::answers::{Evaluator, Step};
 use super::callbacks::CallbackPool;
 use super::cohorts::Cohorts;
-use super::progress::{Gates, Progress};
+use super::progress::{Gate, Gates, Progress};
 use super::queries::{QuerySlot, QueryTable};
 use super::registry::{Entry, Registry};
 use super::stepper::Inbox;
@@ -127,17 +127,18 @@ impl Core {
         let _ = self.inbox_wake.try_send(());
     }
 
-    /// Has a proxy run that was marked for step `seq`, which is published now. `gates`: what else isn't done until it has run.
-    pub fn wake_marked(&self, entry: &Arc<Entry>, bulk: bool, seq: u64, gates: Gates) {
+    /// Has a proxy run that was marked for the step of `work`, which is published now. `gates`: what else isn't done until it has
+    /// run.
+    pub fn wake_marked(&self, entry: &Arc<Entry>, bulk: bool, work: &Gate, gates: Gates) {
         let mut schedule = entry.schedule.lock();
-        let taken_in = schedule.ran_at >= seq;
+        let taken_in = work.step().is_some_and(|seq| schedule.ran_at >= seq);
         if entry.is_retired() || (taken_in && !schedule.running) {
             return;
         }
         let newer = schedule.gates.put_back(gates);
-        // An older one holds back newer steps too. The progress lock is a leaf: nothing is locked under it.
+        // An older one holds back newer steps too.
         if !schedule.gates.holds_step() {
-            schedule.gates.add(self.progress.gate(seq));
+            schedule.gates.add(work.clone());
         }
         if !taken_in {
             schedule.wanted = true;

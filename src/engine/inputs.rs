@@ -12,6 +12,7 @@ use super::cohorts::Reader;
 use super::core::Core;
 use super::progress::Gates;
 use super::queries::QuerySlot;
+use super::registry::Held;
 use super::stepper::Recheck;
 
 /// The answers at one step, for one state.
@@ -24,7 +25,7 @@ pub(super) struct StepInputs<'a> {
     /// What the run is about to take in.
     pub gates: &'a Gates,
     /// The queries that the state holds, sorted by id.
-    pub held: &'a mut Vec<Arc<QuerySlot>>,
+    pub held: &'a mut Held,
     /// Queries to look at again in the next run, unless it is at a step before the one given.
     pub added: Vec<(QueryId, u64)>,
 }

@@ -13,14 +13,14 @@ use crate::clock::Clock;
 use crate::model::{ProxyId, ProxySource};
 use crate::proxy::ProxyState;
 use crate::snapshot::Part;
-use crate::source::{AuthScope, FeedSink, Query, QueryKey, Route, Sources};
+use crate::source::{AuthScope, FeedSink, Query, Route, Sources};
 use crate::store::Store;
 
 use super::answers::{Evaluator, Step};
 use super::callbacks::{Rest, mark_engine_thread, on_engine_thread};
 use super::core::{Core, Lanes};
 use super::register::{RegisterError, RegisterOptions, Registered, validate};
-use super::registry::{Entry, Meta, RunState, Schedule};
+use super::registry::{Entry, Held, Meta, RunState, Schedule};
 use super::status::{EngineCounts, ProxyStatus, WaitError};
 use super::stepper::{Inbox, Stepper};
 use super::watch::{CallbackWatch, Watch, WatchEvent};
@@ -89,8 +89,7 @@ impl Manager {
         let core = Arc::new(Core::new(
             config, clock, store, evaluator, step, inbox, inbox_wake, sink, lanes,
         ));
-        core.progress.open(0, snapshot.index());
-        core.progress.seal(0);
+        drop(core.progress.open(0, snapshot.index()));
         let handle = Handle {
             core: core.clone(),
             stop: Mutex::new(Some(stop)),
@@ -217,7 +216,7 @@ impl Manager {
                     told: None,
                     own_deadline: None,
                     untold: false,
-                    held: Vec::new(),
+                    held: Held::new(),
                     recent: Vec::new(),
                     unpublished: None,
                     publish_at: Duration::ZERO,
@@ -376,11 +375,7 @@ impl Manager {
         let Some(entry) = core.registry.entry(id) else {
             return false;
         };
-        let key = QueryKey {
-            scope: entry.scope.clone(),
-            query: query.clone(),
-        };
-        let Some(slot) = core.queries.find(&key) else {
+        let Some(slot) = core.queries.find(&entry.scope, query) else {
             return false;
         };
         match (&slot.route, slot.subscription()) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::model::{ProxyId, ProxySource, ServiceKind};
 use crate::proxy::{CohortOutput, Issue, ProxyState, Registration};
@@ -76,6 +77,9 @@ pub(super) struct Schedule {
     pub gates: Gates,
 }
 
+/// The queries that a state holds, sorted by id: a proxy's own parts need one or two.
+pub(super) type Held = SmallVec<[Arc<QuerySlot>; 2]>;
+
 /// What only the worker that runs the state touches.
 #[derive(Debug)]
 pub(super) struct RunState {
@@ -83,13 +87,13 @@ pub(super) struct RunState {
     /// What the proxy shares with its replicas, once its registration is known.
     pub cohort: Option<Arc<Cohort>>,
     /// What of the cohort stands in the proxy's status.
-    pub told: Option<triomphe::Arc<CohortOutput>>,
+    pub told: Option<CohortOutput>,
     /// When the proxy's own parts are to be looked at even if no answer changes.
     pub own_deadline: Option<Duration>,
     /// The proxy's own parts were built, which its status doesn't show yet.
     pub untold: bool,
     /// The queries held for the proxy's own parts, sorted by id.
-    pub held: Vec<Arc<QuerySlot>>,
+    pub held: Held,
     /// Queries whose change may not be marked: because the state came for them while the step given was being marked, or because
     /// their answer wasn't taken care of. Looked at again in every run until one at that step.
     pub recent: Vec<(QueryId, u64)>,

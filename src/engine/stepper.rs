@@ -28,7 +28,7 @@ use crate::store::ChangeFeed;
 use super::answers::{AnswerCell, Step, differs, merge};
 use super::cohorts::Reader;
 use super::core::Core;
-use super::progress::Gates;
+use super::progress::{Gate, Gates};
 use super::queries::QuerySlot;
 use super::registry::Entry;
 
@@ -246,7 +246,8 @@ impl Stepper {
                 continue;
             };
             let before = answers.get(&slot.id.0).and_then(|cell| cell.latest_known());
-            slot.set_spent(given.error.as_ref().is_some_and(|error| error.terminal));
+            let spent = given.error.as_ref().is_some_and(|error| error.terminal);
+            self.core.queries.set_spent(&slot, spent);
             let Some(input) = given.onto(before.as_ref()) else {
                 continue;
             };
@@ -292,14 +293,13 @@ impl Stepper {
             changed.push(slot);
         }
         let seq = last.seq + 1;
-        self.core.progress.open(seq, store.index());
+        let work = self.core.progress.open(seq, store.index());
         let step = Step {
             seq,
             store,
             answers,
         };
-        self.publish(step, changed, recheck, herd);
-        self.core.progress.seal(seq);
+        self.publish(step, changed, recheck, herd, &work);
     }
 
     /// Marks the states that want a changed answer, publishes the step, then wakes them. In this order, since a state that runs
@@ -311,6 +311,7 @@ impl Stepper {
         changed: Vec<Arc<QuerySlot>>,
         recheck: Vec<Recheck>,
         herd: bool,
+        work: &Gate,
     ) {
         let seq = step.seq;
         self.core.marking.store(seq, Ordering::SeqCst);
@@ -335,19 +336,19 @@ impl Stepper {
         self.sweep_later();
         for again in recheck {
             // Its index may be done already: a step before didn't know what this one has found.
-            again.reader.wake(&self.core, herd, seq, again.gates);
+            again.reader.wake(&self.core, herd, work, again.gates);
         }
         // Each state once, in the fast lane if one of its answers says so.
         woken.sort_unstable_by_key(|(number, bulk, _)| (*number, *bulk));
         woken.dedup_by_key(|(number, ..)| *number);
         for (_, bulk, reader) in woken {
-            reader.wake(&self.core, bulk, seq, Gates::default());
+            reader.wake(&self.core, bulk, work, Gates::default());
         }
         for (slot, numbers, joined, bulk) in seen {
             for reader in slot.interested_since(joined) {
                 if numbers.binary_search(&reader.number()).is_err() {
                     reader.mark(slot.id, seq);
-                    reader.wake(&self.core, bulk, seq, Gates::default());
+                    reader.wake(&self.core, bulk, work, Gates::default());
                 }
             }
         }

@@ -157,7 +157,7 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) -> RunEnd 
             fault(core, entry, run, &text, now);
         }
         None => {
-            let nothing = triomphe::Arc::default();
+            let nothing = CohortOutput::default();
             finish(core, entry, run, &nothing, step.store.index(), now);
         }
     }
@@ -279,21 +279,21 @@ fn finish(
     core: &Arc<Core>,
     entry: &Arc<Entry>,
     run: &mut RunState,
-    cohort: &triomphe::Arc<CohortOutput>,
+    cohort: &CohortOutput,
     store_index: u64,
     now: Duration,
 ) {
-    if let Some(error) = &cohort.terminal {
+    if let Some(error) = cohort.terminal() {
         end(entry, error.clone());
         release_all(core, entry, run);
         return;
     }
     let told = run.told.as_ref();
-    if run.untold || !told.is_some_and(|told| triomphe::Arc::ptr_eq(told, cohort)) {
+    if run.untold || !told.is_some_and(|told| told.is_same(cohort)) {
         run.untold = false;
         run.told = Some(cohort.clone());
         let mut issues = run.state.issues();
-        issues.extend(cohort.issues.iter().cloned());
+        issues.extend(cohort.issues().iter().cloned());
         let ready = run.state.is_ready(cohort) && !issues.iter().any(|issue| issue.blocks);
         let mut meta = entry.meta.lock();
         // A fault is over: after one, all is built anew.
@@ -310,7 +310,7 @@ fn finish(
         run.publish_at = run.publish_at.max(turn);
     }
     publish_due(core, entry, run, now);
-    if let Some(due) = run.own_deadline.into_iter().chain(cohort.deadline).min() {
+    if let Some(due) = run.own_deadline.into_iter().chain(cohort.deadline()).min() {
         arm(core, entry, run, due, now);
     }
 }

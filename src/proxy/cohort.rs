@@ -4,9 +4,12 @@
 //! upstreams with the same chains and endpoints. All that is kept once, in the cohort that they belong to, is brought up to date
 //! once for each change, and stands in their snapshots as one shared part. A proxy without replicas is a cohort of one.
 
-use smol_str::SmolStr;
+use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
+
+use smallvec::SmallVec;
+use smol_str::SmolStr;
 use triomphe::Arc;
 
 use crate::model::{CaRoots, Intention, IssuedCert, JwtProvider, MeshConfig};
@@ -15,7 +18,7 @@ use crate::proxy::registration::UpstreamPlans;
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::{Changed, Inputs, Issue, Run, Slot};
 use crate::proxy::upstream::UpstreamState;
-use crate::snapshot::{PartRef, SharedSidecar, UpstreamList};
+use crate::snapshot::{PartRef, SharedSidecar, UpstreamEntry, UpstreamList};
 use crate::source::{Answer, Query, QueryError, QueryId};
 
 /// With more upstreams than this, a run finds those that are concerned in an index, not by a look at each.
@@ -57,17 +60,55 @@ impl Hash for CohortSpec {
     }
 }
 
-/// What the state of a cohort has come to.
+/// What the state of a cohort has come to. Cloning shares it.
 #[derive(Debug, Clone, Default)]
 pub struct CohortOutput {
     /// The shared part of its members' snapshots; none while something is lacking that no snapshot can be without.
     pub sidecar: Option<Arc<SharedSidecar>>,
+    /// What isn't as it should be; mostly nothing.
+    troubles: Option<Arc<Troubles>>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Troubles {
+    issues: Vec<Issue>,
+    deadline: Option<Duration>,
+    terminal: Option<QueryError>,
+}
+
+impl CohortOutput {
     /// What it waits for, and what is wrong.
-    pub issues: Vec<Issue>,
+    #[must_use]
+    pub fn issues(&self) -> &[Issue] {
+        self.troubles.as_ref().map_or(&[], |t| &t.issues)
+    }
+
     /// When to run again even if no answer changes, in monotonic time.
-    pub deadline: Option<Duration>,
-    /// The members' token is no longer valid: they end.
-    pub terminal: Option<QueryError>,
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.troubles.as_ref()?.deadline
+    }
+
+    /// Why the members end, if their token is no longer valid.
+    #[must_use]
+    pub fn terminal(&self) -> Option<&QueryError> {
+        self.troubles.as_ref()?.terminal.as_ref()
+    }
+
+    /// Whether the two share everything: the answer "no" may be wrong, "yes" is not.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        same_part(self.sidecar.as_ref(), other.sidecar.as_ref())
+            && same_part(self.troubles.as_ref(), other.troubles.as_ref())
+    }
+}
+
+fn same_part<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        _ => false,
+    }
 }
 
 /// What a run of a cohort came to, beside its output.
@@ -94,7 +135,9 @@ pub struct CohortState {
     upstreams: Box<[UpstreamState]>,
     index: Option<Index>,
     list: Option<UpstreamList>,
-    output: Arc<CohortOutput>,
+    /// The positions of the upstreams with issues.
+    troubled: BTreeSet<usize>,
+    output: CohortOutput,
 }
 
 /// Which upstreams a run has to look at.
@@ -105,6 +148,9 @@ struct Index {
     /// Those that wait for something: time alone may change them.
     waiting: Vec<usize>,
 }
+
+/// Entries that changed, by position.
+type Changes = SmallVec<[(usize, UpstreamEntry); 1]>;
 
 /// A part that is the answer to one query.
 macro_rules! answered {
@@ -133,7 +179,8 @@ impl CohortState {
             jwt_providers: Slot::default(),
             index: None,
             list: None,
-            output: Arc::default(),
+            troubled: BTreeSet::new(),
+            output: CohortOutput::default(),
         }
     }
 
@@ -145,7 +192,7 @@ impl CohortState {
 
     /// What the last run came to.
     #[must_use]
-    pub fn output(&self) -> &Arc<CohortOutput> {
+    pub const fn output(&self) -> &CohortOutput {
         &self.output
     }
 
@@ -214,10 +261,19 @@ impl CohortState {
     /// Brings each upstream up to date that may have to be, and the list of them.
     fn refresh_upstreams(&mut self, shared: &SharedParts, run: &mut Run<'_>) -> bool {
         let concerned = self.concerned(run);
-        let mut changes = Vec::new();
+        let mut changes = Changes::new();
+        let troubled = &mut self.troubled;
         let mut refresh = |at: usize, upstream: &mut UpstreamState| {
+            let built = run.built;
             if upstream.refresh(shared, run) {
                 changes.push((at, upstream.entry()));
+            }
+            if run.built == built {
+                // As it was.
+            } else if upstream.has_issues() {
+                troubled.insert(at);
+            } else {
+                troubled.remove(&at);
             }
         };
         match concerned {
@@ -236,7 +292,7 @@ impl CohortState {
         }
         match &self.list {
             Some(_) if changes.is_empty() => return false,
-            Some(list) => self.list = Some(list.with(changes)),
+            Some(list) => self.list = Some(list.with(&changes)),
             None => self.list = Some(self.upstreams.iter().map(UpstreamState::entry).collect()),
         }
         true
@@ -269,11 +325,9 @@ impl CohortState {
     /// The new output, if it differs from the last.
     fn conclude(&mut self, anew: bool, run: &mut Run<'_>) -> bool {
         let last = &self.output;
-        if run.built == 0 && !anew && last.deadline == run.deadline {
+        if run.built == 0 && !anew && last.deadline() == run.deadline {
             return false;
         }
-        let mut issues = Vec::new();
-        self.issues(&mut issues);
         let sidecar = match &last.sidecar {
             Some(last) if !anew => Some(last.clone()),
             last => self.sidecar().map(|new| match last {
@@ -282,25 +336,21 @@ impl CohortState {
                 _ => Arc::new(new),
             }),
         };
-        let new = CohortOutput {
-            sidecar,
-            issues,
+        let mut troubles = Troubles {
+            issues: Vec::new(),
             deadline: run.deadline,
             // Until the last of its members has ended.
-            terminal: run.terminal.take().or_else(|| last.terminal.clone()),
+            terminal: run.terminal.take().or_else(|| last.terminal().cloned()),
         };
-        let same_sidecar = match (&last.sidecar, &new.sidecar) {
-            (Some(last), Some(new)) => Arc::ptr_eq(last, new),
-            (None, None) => true,
-            _ => false,
+        self.issues(&mut troubles.issues);
+        let troubles = match &last.troubles {
+            _ if troubles == Troubles::default() => None,
+            Some(last) if **last == troubles => Some(last.clone()),
+            _ => Some(Arc::new(troubles)),
         };
-        let same = same_sidecar
-            && last.deadline == new.deadline
-            && last.issues == new.issues
-            && last.terminal == new.terminal;
-        if !same {
-            self.output = Arc::new(new);
-        }
+        let new = CohortOutput { sidecar, troubles };
+        let same = last.is_same(&new);
+        self.output = new;
         !same
     }
 
@@ -338,8 +388,8 @@ impl CohortState {
         self.intentions.issues(into);
         self.mesh.issues(into);
         self.jwt_providers.issues(into);
-        for upstream in &self.upstreams {
-            upstream.issues(into);
+        for at in &self.troubled {
+            self.upstreams[*at].issues(into);
         }
     }
 }

@@ -159,7 +159,7 @@ impl ProxyState {
             return None;
         }
         let new = Arc::new(state.snapshot(cohort, store_index)?);
-        let same = last.is_some_and(|last| last.diff(&new).is_empty());
+        let same = last.is_some_and(|last| last.is_same(&new));
         self.last = Some(new.clone());
         (!same).then_some(new)
     }

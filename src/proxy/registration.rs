@@ -118,10 +118,10 @@ pub(super) fn build(
     });
     let upstreams = match same_upstreams {
         Some(previous) => previous.upstreams.clone(),
-        None => {
+        None => shared.list_of(&instance, proxy.mode, central.id(), || {
             let definitions = merged_upstreams(&instance, proxy.mode, &central);
             plans(definitions, settings, shared)
-        }
+        }),
     };
     complain(&instance, &upstreams, asker);
     let header = Header {
@@ -193,7 +193,7 @@ fn plans(
     definitions: Vec<Upstream>,
     settings: &ProxySettings,
     shared: &SharedParts,
-) -> PartRef<UpstreamPlans> {
+) -> Vec<PartRef<UpstreamPlan>> {
     let mut plans: Vec<_> = definitions
         .into_iter()
         .filter(|u| !holds_defaults(u) && unsupported(u).is_none())
@@ -204,7 +204,7 @@ fn plans(
     plans.reverse();
     plans.dedup_by(|a, b| a.upstream_id() == b.upstream_id());
     plans.reverse();
-    shared.plans(plans)
+    plans
 }
 
 fn plan(

@@ -474,6 +474,12 @@ impl<S, O> Slot<S, O> {
         self.current.as_ref().is_some_and(|c| c.complete)
     }
 
+    /// Whether something is lacking or wrong.
+    pub fn has_issues(&self) -> bool {
+        self.current.as_ref().is_some_and(|c| c.issues.is_some())
+            || self.attempt.as_ref().is_some_and(|a| a.issues.is_some())
+    }
+
     /// Whether a replacement is awaited.
     pub fn is_waiting(&self) -> bool {
         self.attempt.is_some()

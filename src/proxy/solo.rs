@@ -92,9 +92,9 @@ impl SoloProxy {
         outcome.built += cohort.run(settings, shared, inputs, changed, now).built;
         let common = cohort.output();
         outcome.snapshot = self.proxy.snapshot(common, store_index);
-        outcome.deadline = outcome.deadline.into_iter().chain(common.deadline).min();
+        outcome.deadline = outcome.deadline.into_iter().chain(common.deadline()).min();
         if outcome.terminal.is_none() {
-            outcome.terminal.clone_from(&common.terminal);
+            outcome.terminal = common.terminal().cloned();
         }
         outcome
     }
@@ -113,7 +113,7 @@ impl SoloProxy {
     #[must_use]
     pub fn issues(&self) -> Vec<Issue> {
         let mut issues = self.proxy.issues();
-        let common = self.cohort.iter().flat_map(|c| &c.output().issues);
+        let common = self.cohort.iter().flat_map(|c| c.output().issues());
         issues.extend(common.cloned());
         issues
     }

@@ -3,6 +3,7 @@
 //! A gateway may have ten thousand upstreams, of which one changes. So that the next snapshot costs what changed, the list is cut
 //! into runs, about as many as a run is long: a change copies one run and the list of runs, the square root of the whole.
 
+use smallvec::{SmallVec, smallvec};
 use triomphe::Arc;
 
 use super::UpstreamEntry;
@@ -71,30 +72,40 @@ impl UpstreamList {
 
     /// The list with some entries replaced by others of the same id: by position, ascending. Costs the runs that they stand in.
     #[must_use]
-    pub(crate) fn with(&self, changes: Vec<(usize, UpstreamEntry)>) -> Self {
+    pub(crate) fn with(&self, changes: &[(usize, UpstreamEntry)]) -> Self {
         let length = run_length(self.len);
-        let mut runs: Vec<Option<Vec<UpstreamEntry>>> = Vec::new();
-        runs.resize_with(self.runs.len(), || None);
-        for (position, entry) in changes {
-            let at = position / length;
-            let (Some(new), Some(old)) = (runs.get_mut(at), self.runs.get(at)) else {
-                continue;
-            };
-            let new = new.get_or_insert_with(|| old.to_vec());
-            if let Some(place) = new.get_mut(position % length) {
-                *place = entry;
+        let mut changes = changes.iter().peekable();
+        let mut end = 0;
+        let runs = self.runs.iter().map(|old| {
+            let begin = end;
+            end += length;
+            if changes.peek().is_none_or(|(position, _)| *position >= end) {
+                return old.clone();
             }
-        }
-        let runs = runs.into_iter().zip(self.runs.iter());
-        let runs = runs.map(|(new, old)| new.map_or_else(|| old.clone(), Arc::from));
+            let entries = old.iter().enumerate().map(|(at, entry)| {
+                let change = changes.next_if(|(position, _)| *position == begin + at);
+                change.map_or(entry, |(_, new)| new).clone()
+            });
+            entries.collect()
+        });
         Self {
             runs: runs.collect(),
             len: self.len,
         }
     }
 
+    /// Whether the two are made of the same parts.
+    pub(super) fn has_same_parts(&self, other: &Self) -> bool {
+        self.is_same(other)
+            || self.len == other.len
+                && self.stretches(other).iter().all(|(old, new)| {
+                    let mut pairs = old.iter().zip(new.iter());
+                    pairs.all(|(a, b)| a.is_same(b))
+                })
+    }
+
     /// Pairs of stretches of the two lists that may differ: everything else is shared.
-    pub(super) fn stretches<'a>(&'a self, newer: &'a Self) -> Vec<(Stretch<'a>, Stretch<'a>)> {
+    pub(super) fn stretches<'a>(&'a self, newer: &'a Self) -> Stretches<'a> {
         let cut_alike = self.runs.len() == newer.runs.len()
             && self
                 .runs
@@ -102,7 +113,7 @@ impl UpstreamList {
                 .zip(newer.runs.iter())
                 .all(|(a, b)| Arc::ptr_eq(a, b) || a[0].id() == b[0].id());
         if !cut_alike {
-            return vec![(Stretch(&self.runs), Stretch(&newer.runs))];
+            return smallvec![(Stretch(&self.runs), Stretch(&newer.runs))];
         }
         let old = self.runs.chunks(1);
         let pairs = old.zip(newer.runs.chunks(1));
@@ -112,6 +123,9 @@ impl UpstreamList {
             .collect()
     }
 }
+
+/// Pairs of stretches; mostly one.
+pub(super) type Stretches<'a> = SmallVec<[(Stretch<'a>, Stretch<'a>); 1]>;
 
 /// Some runs of a list.
 pub(super) struct Stretch<'a>(&'a [Run]);
@@ -171,7 +185,7 @@ mod tests {
                 assert_eq!(found.definition.id(), known.definition.id());
             }
             assert!(list.find(entry(len).id()).is_none());
-            assert!(list.find(&UpstreamId::default()).is_none());
+            assert!(list.find(&UpstreamId::service("a")).is_none());
         }
     }
 
@@ -180,7 +194,7 @@ mod tests {
         for len in [1, 8, 9, 100, 1_025] {
             let old = list(0..len);
             for position in [0, len / 2, len - 1] {
-                let new = old.with(vec![(position, entry(position))]);
+                let new = old.with(&[(position, entry(position))]);
                 assert_eq!(new.len(), len);
                 let changed: Vec<usize> = old
                     .iter()
