@@ -29,7 +29,7 @@ pub(super) type SnapshotCell = Latest<SnapshotRef>;
 pub(super) struct Entry {
     /// Number of the state; never used again.
     pub number: u64,
-    pub id: ProxyId,
+    pub id: triomphe::Arc<ProxyId>,
     pub kind: ServiceKind,
     /// On whose behalf data is fetched.
     pub scope: AuthScope,
@@ -47,16 +47,23 @@ pub(super) struct Meta {
     pub source: ProxySource,
     pub registration: PartRef<Registration>,
     /// Why the state ended by itself.
-    pub ended: Option<QueryError>,
+    pub ended: Option<Box<QueryError>>,
     /// The store index of the last snapshot.
     pub store_index: Option<u64>,
-    /// The last panic or internal error, and how many in a row.
-    pub fault: Option<String>,
-    pub faults: u32,
+    /// The last panic or internal error.
+    pub fault: Option<Box<Fault>>,
     /// Whether the state had all that a current snapshot needs after its last run.
     pub ready: bool,
     /// What it lacked after its last run.
-    pub issues: Vec<Issue>,
+    pub issues: Box<[Issue]>,
+}
+
+/// What went wrong inside.
+#[derive(Debug, Default)]
+pub(super) struct Fault {
+    pub text: String,
+    /// How many in a row.
+    pub in_a_row: u32,
 }
 
 /// When the state runs: a token stands in each lane at most once.
@@ -178,7 +185,7 @@ pub(super) struct Proxy {
 /// All proxies.
 #[derive(Default)]
 pub(super) struct Registry {
-    proxies: Mutex<HashMap<ProxyId, Proxy, RandomState>>,
+    proxies: Mutex<HashMap<triomphe::Arc<ProxyId>, Proxy, RandomState>>,
     next_number: AtomicU64,
     /// Watches alive.
     pub watches: AtomicU64,
@@ -204,7 +211,9 @@ impl Registry {
         let mut proxy = Proxy::default();
         let result = work(&mut proxy);
         if proxy.entry.is_some() || proxy.watchers > 0 {
-            proxies.insert(id.clone(), proxy);
+            let shared = proxy.entry.as_ref().map(|entry| entry.id.clone());
+            let shared = shared.unwrap_or_else(|| triomphe::Arc::new(id.clone()));
+            proxies.insert(shared, proxy);
         }
         result
     }
@@ -220,7 +229,7 @@ impl Registry {
             .proxies
             .lock()
             .iter()
-            .map(|(id, p)| (id.clone(), p.entry.clone(), p.watchers))
+            .map(|(id, p)| (ProxyId::clone(id), p.entry.clone(), p.watchers))
             .collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all

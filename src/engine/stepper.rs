@@ -37,6 +37,9 @@ const MOST_EAGER: usize = 64;
 /// An answer with more readers than this wakes them in the bulk lane.
 pub(super) const FEW_READERS: usize = 64;
 
+/// Most steps that are kept because there was no time to drop them.
+const MOST_PASSED: usize = 8;
+
 /// Parts that nobody holds stay for at most this long.
 const SWEEP_AFTER: Duration = Duration::from_secs(30);
 
@@ -127,6 +130,8 @@ pub(super) struct Stepper {
     idle: Vec<(Duration, Arc<QuerySlot>)>,
     /// When to let go of shared parts that nobody holds; none while nothing can have come to that.
     sweep: Option<Duration>,
+    /// Steps that are over. After a herd, to drop one takes longer than to make the next: that is done when there is time.
+    passed: Vec<Arc<Step>>,
 }
 
 impl Stepper {
@@ -144,6 +149,7 @@ impl Stepper {
             timers: BinaryHeap::new(),
             idle: Vec::new(),
             sweep: None,
+            passed: Vec::new(),
         }
     }
 
@@ -156,8 +162,21 @@ impl Stepper {
                 recv(self.changes.woken()) -> _ => {}
                 recv(self.woken) -> _ => {}
                 recv(alarm) -> _ => {}
+                default => {
+                    // Nothing waits for this thread.
+                    self.passed.clear();
+                    select! {
+                        recv(self.stop) -> _ => return,
+                        recv(self.changes.woken()) -> _ => {}
+                        recv(self.woken) -> _ => {}
+                        recv(alarm) -> _ => {}
+                    }
+                }
             }
             self.step();
+            if self.passed.len() > MOST_PASSED {
+                self.passed.clear();
+            }
         }
     }
 
@@ -300,6 +319,7 @@ impl Stepper {
             answers,
         };
         self.publish(step, changed, recheck, herd, &work);
+        self.passed.push(last);
     }
 
     /// Marks the states that want a changed answer, publishes the step, then wakes them. In this order, since a state that runs

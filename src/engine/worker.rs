@@ -298,9 +298,8 @@ fn finish(
         let mut meta = entry.meta.lock();
         // A fault is over: after one, all is built anew.
         meta.fault = None;
-        meta.faults = 0;
         meta.ready = ready;
-        meta.issues = issues;
+        meta.issues = issues.into();
     }
     if let Some(snapshot) = run.state.snapshot(cohort, store_index)
         && run.unpublished.replace(snapshot).is_none()
@@ -351,7 +350,7 @@ fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
 /// Ends a generation whose token is no longer valid: its watchers see the end (decision E5).
 fn end(entry: &Arc<Entry>, error: QueryError) {
     tracing::warn!(proxy = %entry.id, %error, "the proxy's token is no longer valid; its watches end");
-    entry.meta.lock().ended = Some(error);
+    entry.meta.lock().ended = Some(Box::new(error));
     // A later generation has the same cell: its watchers aren't concerned (engine.md 2.7).
     entry.cell.end_if(|| !entry.is_retired());
 }
@@ -369,19 +368,21 @@ pub(super) fn release_all(core: &Core, entry: &Entry, run: &mut RunState) {
 fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, now: Duration) {
     core.counters.panics.fetch_add(1, Ordering::Relaxed);
     tracing::error!(proxy = %entry.id, panic = text, "a part of the proxy's state panicked; its last snapshot stays");
-    let (faults, registration) = {
+    let (in_a_row, registration) = {
         let mut meta = entry.meta.lock();
-        meta.fault = Some(text.to_owned());
-        meta.faults = meta.faults.saturating_add(1);
+        let fault = meta.fault.get_or_insert_default();
+        text.clone_into(&mut fault.text);
+        fault.in_a_row = fault.in_a_row.saturating_add(1);
+        let in_a_row = fault.in_a_row;
         meta.ready = false;
-        (meta.faults, meta.registration.clone())
+        (in_a_row, meta.registration.clone())
     };
     if let Ok(state) = ProxyState::new(entry.id.clone(), entry.kind, registration) {
         run.state = state;
         run.own_deadline = None;
         run.told = None;
     }
-    let wait = Duration::from_millis(100) * 2_u32.saturating_pow(faults.min(10) - 1);
+    let wait = Duration::from_millis(100) * 2_u32.saturating_pow(in_a_row.min(10) - 1);
     run.blocked_until = now + wait.min(Duration::from_secs(60));
     entry.schedule.lock().all = true;
     core.tell(|inbox| inbox.timers.push((run.blocked_until, entry.clone())));

@@ -149,6 +149,9 @@ struct Index {
     waiting: Vec<usize>,
 }
 
+/// Positions of upstreams: of those that an answer concerns, mostly one.
+type Positions = SmallVec<[usize; 4]>;
+
 /// Entries that changed, by position.
 type Changes = SmallVec<[(usize, UpstreamEntry); 1]>;
 
@@ -299,7 +302,7 @@ impl CohortState {
     }
 
     /// The positions of the upstreams to look at, ascending; none if each must be.
-    fn concerned(&mut self, run: &Run<'_>) -> Option<Vec<usize>> {
+    fn concerned(&mut self, run: &Run<'_>) -> Option<Positions> {
         let Changed::Queries(ids) = run.changed else {
             return None;
         };
@@ -307,7 +310,7 @@ impl CohortState {
             return None;
         }
         let index = self.index.get_or_insert_with(|| Index::of(&self.upstreams));
-        let mut positions = index.waiting.clone();
+        let mut positions = Positions::from_slice(&index.waiting);
         for id in ids {
             let from = index.readers.partition_point(|(query, _)| query < id);
             let of_query = index.readers.get(from..).unwrap_or_default().iter();

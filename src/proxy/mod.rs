@@ -64,7 +64,7 @@ impl Default for ProxySettings {
 /// The state of one proxy.
 #[derive(Debug)]
 pub struct ProxyState {
-    id: ProxyId,
+    id: Arc<ProxyId>,
     registration: PartRef<Registration>,
     kind: KindState,
     last: Option<Arc<ConfigSnapshot>>,
@@ -94,7 +94,7 @@ impl ProxyState {
     /// # Errors
     /// The kind, if it isn't one that can be served.
     pub fn new(
-        id: ProxyId,
+        id: impl Into<Arc<ProxyId>>,
         kind: ServiceKind,
         registration: PartRef<Registration>,
     ) -> Result<Self, ServiceKind> {
@@ -103,7 +103,7 @@ impl ProxyState {
             other => return Err(other),
         };
         Ok(Self {
-            id,
+            id: id.into(),
             registration,
             kind,
             last: None,
