@@ -9,24 +9,23 @@
     reason = "a test fails by panicking"
 )]
 
-use std::hint::black_box;
+#[path = "support/chains.rs"]
+mod chains;
+
 use std::time::{Duration, Instant};
 
-use proxycfg::chain::{ChainRequest, EntrySet, compile};
-use proxycfg::hcl::Value;
-use proxycfg::model::{
-    ConfigEntry, EntryKind, ServiceDefaults, ServiceResolver, ServiceSplitter, decode_document,
-};
+use chains::{defaults, entry, median, resolver, set, splitter};
+use proxycfg::model::EntryKind;
 use proxycfg::source::{ChainQuery, StoreViews};
 use proxycfg::{Answer, Embedded, EmbeddedConfig, Op, Query, Store, Transaction};
 use serde_json::json;
-use triomphe::Arc;
 
 fn main() {
     let quick = std::env::args().any(|a| a == "--quick" || a == "--test");
     let (rounds, chains) = if quick { (20, 50) } else { (2_000, 1_000) };
     for splits in [1, 10, 100] {
-        flat(splits, rounds);
+        let time = chains::flat(splits, rounds);
+        row(&format!("compile a chain of {splits} splits"), time, splits);
     }
     nested(10, rounds);
     write_among(chains);
@@ -36,81 +35,6 @@ fn row(name: &str, figure: Duration, splits: usize) {
     let each = figure / u32::try_from(splits).expect("few splits");
     let figure = format!("{figure:.1?}");
     println!("{name:<58} {figure:>12} {each:>12.1?} a split");
-}
-
-fn entry(json: serde_json::Value) -> ConfigEntry {
-    let read = decode_document::<ConfigEntry>(&Value::from_json(&json));
-    read.unwrap_or_else(|problems| panic!("{}", problems.text()))
-        .0
-}
-
-/// A splitter whose legs lead to as many services, each to a subset of its own, and change headers on the way.
-fn splitter(name: &str, to: impl Iterator<Item = String>, subset: &str) -> serde_json::Value {
-    let services: Vec<String> = to.collect();
-    // Hundredths of a percent, as evenly as they go.
-    let (share, rest) = (10_000 / services.len(), 10_000 % services.len());
-    let splits = services.iter().enumerate().map(|(n, service)| {
-        let hundredths = share + usize::from(n < rest);
-        json!({
-            "Weight": hundredths as f64 / 100.0, "Service": service, "ServiceSubset": subset,
-            "RequestHeaders": {"Set": {"x-leg": service}},
-        })
-    });
-    json!({"Kind": "service-splitter", "Name": name, "Splits": splits.collect::<Vec<_>>()})
-}
-
-fn resolver(name: &str) -> serde_json::Value {
-    json!({
-        "Kind": "service-resolver", "Name": name, "ConnectTimeout": "3s",
-        "Subsets": {"v1": {"Filter": "Service.Meta.version == v1"}},
-    })
-}
-
-fn set(entries: impl IntoIterator<Item = serde_json::Value>) -> EntrySet {
-    let mut set = EntrySet::default();
-    for json in entries {
-        match entry(json) {
-            ConfigEntry::ServiceSplitter(splitter) => {
-                set.add_splitter(Arc::<ServiceSplitter>::new(splitter));
-            }
-            ConfigEntry::ServiceResolver(resolver) => {
-                set.add_resolver(Arc::<ServiceResolver>::new(resolver));
-            }
-            ConfigEntry::ServiceDefaults(defaults) => {
-                set.add_service_defaults(Arc::<ServiceDefaults>::new(defaults));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    set
-}
-
-fn defaults(name: &str) -> serde_json::Value {
-    json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"})
-}
-
-/// The median time to compile the chain of `api`, which must have so many targets.
-fn median(entries: &EntrySet, targets: usize, rounds: usize) -> Duration {
-    let request = ChainRequest::new("api", "dc1", "trust.consul");
-    let mut times: Vec<Duration> = (0..rounds)
-        .map(|_| {
-            let begin = Instant::now();
-            let chain = compile(black_box(&request), black_box(entries)).expect("it compiles");
-            let took = begin.elapsed();
-            assert_eq!(chain.targets.len(), targets);
-            took
-        })
-        .collect();
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
-fn flat(splits: usize, rounds: usize) {
-    let names = || (0..splits).map(|n| format!("s{n}"));
-    let mut entries = vec![splitter("api", names(), "v1"), defaults("api")];
-    entries.extend(names().flat_map(|name| [resolver(&name), defaults(&name)]));
-    let time = median(&set(entries), splits, rounds);
-    row(&format!("compile a chain of {splits} splits"), time, splits);
 }
 
 /// A splitter that leads to splitters: as many legs in the end as there are ways.

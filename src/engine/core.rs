@@ -9,14 +9,15 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
 use crate::proxy::SharedParts;
-use crate::source::{FeedSink, QueryError, QueryId, Route};
+use crate::source::{FeedSink, QueryError, Route};
 use crate::store::Store;
 use crate::sync::fault::{self, Point};
 
 use super::EngineConfig;
 use super::answers::{Evaluator, Step};
 use super::callbacks::CallbackPool;
-use super::progress::{Gates, Progress};
+use super::cohorts::Cohorts;
+use super::progress::{Gate, Gates, Progress};
 use super::queries::{QuerySlot, QueryTable};
 use super::registry::{Entry, Registry};
 use super::stepper::Inbox;
@@ -29,6 +30,7 @@ pub(super) struct Core {
     pub evaluator: Evaluator,
     pub queries: QueryTable,
     pub shared: SharedParts,
+    pub cohorts: Cohorts,
     pub registry: Registry,
     pub progress: Arc<Progress>,
     pub callbacks: CallbackPool,
@@ -92,6 +94,7 @@ impl Core {
             evaluator,
             queries: QueryTable::default(),
             shared: SharedParts::default(),
+            cohorts: Cohorts::default(),
             registry: Registry::default(),
             progress: Arc::default(),
             sink,
@@ -124,32 +127,36 @@ impl Core {
         let _ = self.inbox_wake.try_send(());
     }
 
-    /// Notes that an answer of a state changed in step `seq`, which isn't published yet.
-    pub fn mark(&self, entry: &Entry, query: QueryId, seq: u64) {
-        entry.schedule.lock().mark(query, seq, seq - 1);
-    }
-
-    /// Has a state run that was marked for step `seq`, which is published now.
-    pub fn wake_marked(&self, entry: &Arc<Entry>, bulk: bool, seq: u64) {
-        self.wake_marked_with(entry, bulk, seq, Gates::default());
-    }
-
-    /// The same, with what isn't done until the state has run.
-    pub fn wake_marked_with(&self, entry: &Arc<Entry>, bulk: bool, seq: u64, gates: Gates) {
+    /// Has a proxy run that was marked for the step of `work`, which is published now. `gates`: what else isn't done until it has
+    /// run.
+    pub fn wake_marked(&self, entry: &Arc<Entry>, bulk: bool, work: &Gate, gates: Gates) {
         let mut schedule = entry.schedule.lock();
-        let taken_in = schedule.ran_at >= seq;
+        let taken_in = work.step().is_some_and(|seq| schedule.ran_at >= seq);
         if entry.is_retired() || (taken_in && !schedule.running) {
             return;
         }
         let newer = schedule.gates.put_back(gates);
-        // An older one holds back newer steps too. The progress lock is a leaf: nothing is locked under it.
+        // An older one holds back newer steps too.
         if !schedule.gates.holds_step() {
-            schedule.gates.add(self.progress.gate(seq));
+            schedule.gates.add(work.clone());
         }
         if !taken_in {
             schedule.wanted = true;
             self.enqueue(entry, &mut schedule, bulk);
         }
+        drop(schedule);
+        drop(newer);
+    }
+
+    /// Has a proxy run for what another member of its cohort has found.
+    pub fn wake_with(&self, entry: &Arc<Entry>, bulk: bool, gates: Gates) {
+        let mut schedule = entry.schedule.lock();
+        if entry.is_retired() {
+            return;
+        }
+        let newer = schedule.gates.put_back(gates);
+        schedule.wanted = true;
+        self.enqueue(entry, &mut schedule, bulk);
         drop(schedule);
         drop(newer);
     }

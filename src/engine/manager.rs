@@ -13,14 +13,14 @@ use crate::clock::Clock;
 use crate::model::{ProxyId, ProxySource};
 use crate::proxy::ProxyState;
 use crate::snapshot::Part;
-use crate::source::{AuthScope, FeedSink, Query, QueryKey, Route, Sources};
+use crate::source::{AuthScope, FeedSink, Query, Route, Sources};
 use crate::store::Store;
 
 use super::answers::{Evaluator, Step};
 use super::callbacks::{Rest, mark_engine_thread, on_engine_thread};
 use super::core::{Core, Lanes};
 use super::register::{RegisterError, RegisterOptions, Registered, validate};
-use super::registry::{Entry, Meta, RunState, Schedule};
+use super::registry::{Entry, Held, Meta, RunState, Schedule};
 use super::status::{EngineCounts, ProxyStatus, WaitError};
 use super::stepper::{Inbox, Stepper};
 use super::watch::{CallbackWatch, Watch, WatchEvent};
@@ -89,8 +89,7 @@ impl Manager {
         let core = Arc::new(Core::new(
             config, clock, store, evaluator, step, inbox, inbox_wake, sink, lanes,
         ));
-        core.progress.open(0, snapshot.index());
-        core.progress.seal(0);
+        drop(core.progress.open(0, snapshot.index()));
         let handle = Handle {
             core: core.clone(),
             stop: Mutex::new(Some(stop)),
@@ -153,77 +152,81 @@ impl Manager {
         let scope = AuthScope(token);
         let core = self.core();
         let mut old = None;
-        let (result, entry) = core.registry.with(id, |proxy| {
-            if let Some(entry) = &proxy.entry {
-                let mut meta = entry.meta.lock();
-                if meta.ended.is_none() {
-                    if meta.source != source && !overwrite {
-                        return Ok((Registered::OtherSource, None));
-                    }
-                    // Taking over an unchanged registration changes its owner (engine.md 2.2).
-                    meta.source = source.clone();
-                    if entry.kind == kind && entry.scope == scope {
-                        if **meta.registration == registration {
-                            return Ok((Registered::Unchanged, None));
+        let (result, entry) =
+            core.registry.with(id, |proxy| {
+                if let Some(entry) = &proxy.entry {
+                    let mut meta = entry.meta.lock();
+                    if meta.ended.is_none() {
+                        if meta.source != source && !overwrite {
+                            return Ok((Registered::OtherSource, None));
                         }
-                        meta.registration = Part::new(registration);
-                        let entry = entry.clone();
-                        drop(meta);
-                        return Ok((Registered::Changed, Some(entry)));
+                        // Taking over an unchanged registration changes its owner (engine.md 2.2).
+                        meta.source = source.clone();
+                        if entry.kind == kind && entry.scope == scope {
+                            if **meta.registration == registration {
+                                return Ok((Registered::Unchanged, None));
+                            }
+                            meta.registration = Part::new(registration);
+                            let entry = entry.clone();
+                            drop(meta);
+                            entry.schedule.lock().all = true;
+                            return Ok((Registered::Changed, Some(entry)));
+                        }
                     }
                 }
-            }
-            let registration = Part::new(registration);
-            let state =
-                ProxyState::new(id.clone(), kind, registration.clone()).map_err(|kind| {
-                    RegisterError::Unsupported {
+                let registration = Part::new(registration);
+                let shared_id = triomphe::Arc::new(id.clone());
+                let state = ProxyState::new(shared_id.clone(), kind, registration.clone())
+                    .map_err(|kind| RegisterError::Unsupported {
                         id: id.clone(),
                         kind,
-                    }
-                })?;
-            old = proxy.entry.take();
-            if let Some(old) = &old {
-                old.retired.store(true, Ordering::SeqCst);
-            }
-            if proxy.cell.is_ended() {
-                proxy.cell = Arc::default();
-                proxy.watchers = 0;
-            }
-            let entry = Arc::new(Entry {
-                number: core.registry.next_number(),
-                id: id.clone(),
-                kind,
-                scope,
-                cell: proxy.cell.clone(),
-                retired: AtomicBool::new(false),
-                meta: Mutex::new(Meta {
-                    source,
-                    registration,
-                    ended: None,
-                    store_index: None,
-                    fault: None,
-                    faults: 0,
-                    ready: false,
-                    issues: Vec::new(),
-                }),
-                schedule: Mutex::new(Schedule {
-                    all: true,
-                    ..Schedule::default()
-                }),
-                run: Mutex::new(RunState {
-                    state,
-                    held: Vec::new(),
-                    recent: Vec::new(),
-                    unpublished: None,
-                    publish_at: Duration::ZERO,
-                    armed: None,
-                    blocked_until: Duration::ZERO,
-                }),
-            });
-            proxy.entry = Some(entry.clone());
-            core.registry.states.fetch_add(1, Ordering::Relaxed);
-            Ok((Registered::Created, Some(entry)))
-        })?;
+                    })?;
+                old = proxy.entry.take();
+                if let Some(old) = &old {
+                    old.retired.store(true, Ordering::SeqCst);
+                }
+                if proxy.cell.is_ended() {
+                    proxy.cell = Arc::default();
+                    proxy.watchers = 0;
+                }
+                let entry = Arc::new(Entry {
+                    number: core.registry.next_number(),
+                    id: shared_id,
+                    kind,
+                    scope,
+                    cell: proxy.cell.clone(),
+                    retired: AtomicBool::new(false),
+                    meta: Mutex::new(Meta {
+                        source,
+                        registration,
+                        ended: None,
+                        store_index: None,
+                        fault: None,
+                        ready: false,
+                        issues: Box::default(),
+                    }),
+                    schedule: Mutex::new(Schedule {
+                        all: true,
+                        ..Schedule::default()
+                    }),
+                    run: Mutex::new(RunState {
+                        state,
+                        cohort: None,
+                        told: None,
+                        own_deadline: None,
+                        untold: false,
+                        held: Held::new(),
+                        recent: Vec::new(),
+                        unpublished: None,
+                        publish_at: Duration::ZERO,
+                        armed: None,
+                        blocked_until: Duration::ZERO,
+                    }),
+                });
+                proxy.entry = Some(entry.clone());
+                core.registry.states.fetch_add(1, Ordering::Relaxed);
+                Ok((Registered::Created, Some(entry)))
+            })?;
         if let Some(old) = old {
             // What the old generation is publishing at this moment is over before this returns.
             old.cell.fence();
@@ -371,11 +374,7 @@ impl Manager {
         let Some(entry) = core.registry.entry(id) else {
             return false;
         };
-        let key = QueryKey {
-            scope: entry.scope.clone(),
-            query: query.clone(),
-        };
-        let Some(slot) = core.queries.find(&key) else {
+        let Some(slot) = core.queries.find(&entry.scope, query) else {
             return false;
         };
         match (&slot.route, slot.subscription()) {
@@ -401,6 +400,7 @@ impl Manager {
         EngineCounts {
             queries: core.queries.len(),
             states: core.registry.states.load(Ordering::Relaxed),
+            cohorts: core.cohorts.len(),
             proxies: core.registry.len(),
             watches: core.registry.watches.load(Ordering::Relaxed),
             threads: core.threads.load(Ordering::SeqCst),
@@ -524,10 +524,10 @@ fn status(id: ProxyId, entry: Option<&Arc<Entry>>, watchers: usize) -> ProxyStat
         kind: Some(entry.kind),
         source: Some(meta.source.clone()),
         ready: meta.ready && meta.ended.is_none() && meta.store_index.is_some(),
-        issues: meta.issues.clone(),
+        issues: meta.issues.to_vec(),
         store_index: meta.store_index.unwrap_or(0),
         watchers,
         ended: meta.ended.as_ref().map(|e| e.message.clone()),
-        fault: meta.fault.clone(),
+        fault: meta.fault.as_ref().map(|fault| fault.text.clone()),
     }
 }

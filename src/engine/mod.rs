@@ -7,14 +7,17 @@
 //!
 //! - The **step loop** folds commits and outside answers into steps and wakes the states that want a changed answer.
 //! - **Workers** run states against the newest step; a state sees one moment of the store, publishes alone, and is never run
-//!   by two workers at a time.
+//!   by two workers at a time. What replicas have in common is the state of their *cohort*, brought up to the step by whichever of
+//!   them runs first.
 //! - The **callback pool** calls watch callbacks, and one like it calls feeds; nothing else ever waits for foreign code.
 //!
 //! Nobody waits for a step to finish, and channels carry wake tokens, never values: a slow watcher or a herd delays nobody.
 
 mod answers;
 mod callbacks;
+mod cohorts;
 mod core;
+mod inputs;
 mod limit;
 mod manager;
 mod progress;

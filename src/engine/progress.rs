@@ -3,15 +3,29 @@
 //! Every wake carries a [`Gate`] of the step that caused it, kept until the state has run at that step or a later one. A step is
 //! done when it and all before it have no gate left.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Work that a step has caused; dropping it marks the work as done.
+/// Work that a step or a registry operation has caused; when the last gate of it is dropped, it is done. Cloning is one atomic
+/// operation: a herd takes as many as there are proxies.
+#[derive(Debug, Clone)]
+pub(super) struct Gate(Arc<Work>);
+
+impl Gate {
+    /// The step that it is of, if it is of one.
+    pub fn step(&self) -> Option<u64> {
+        match self.0.of {
+            Of::Step(seq) => Some(seq),
+            Of::Floating(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Gate {
+struct Work {
     progress: Arc<Progress>,
     of: Of,
 }
@@ -32,7 +46,7 @@ impl Gates {
 
     /// Adds a gate unless there is one of its class. The one that isn't needed is handed back, to be dropped outside of locks.
     pub fn add(&mut self, gate: Gate) -> Option<Gate> {
-        let place = match gate.of {
+        let place = match gate.0.of {
             Of::Step(_) => &mut self.step,
             Of::Floating(_) => &mut self.operation,
         };
@@ -61,8 +75,8 @@ impl Gates {
     /// Gates of the same step and operation, for work that must be done beside.
     pub fn again(&self) -> Self {
         Self {
-            step: self.step.as_ref().map(Gate::again),
-            operation: self.operation.as_ref().map(Gate::again),
+            step: self.step.clone(),
+            operation: self.operation.clone(),
         }
     }
 }
@@ -84,35 +98,21 @@ pub(super) struct Progress {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Steps from the oldest unfinished one on: number, store index, gates out, and whether more gates may come.
-    steps: VecDeque<(u64, u64, usize, bool)>,
+    /// Steps from the oldest unfinished one on: number, store index, and whether it is done.
+    steps: VecDeque<(u64, u64, bool)>,
     /// The store index up to which everything is done.
     done_index: u64,
     /// Registry operations whose work isn't done.
-    floating: BTreeMap<u64, usize>,
+    floating: BTreeSet<u64>,
     next_floating: u64,
     closed: bool,
 }
 
 impl Progress {
-    /// Opens a step: gates may be taken until it is sealed.
-    pub fn open(&self, seq: u64, store_index: u64) {
-        self.inner
-            .lock()
-            .steps
-            .push_back((seq, store_index, 0, true));
-    }
-
-    /// A gate of the open step `seq`.
-    pub fn gate(self: &Arc<Self>, seq: u64) -> Gate {
-        let mut inner = self.inner.lock();
-        if let Some(step) = inner.steps.iter_mut().rev().find(|s| s.0 == seq) {
-            step.2 += 1;
-        }
-        Gate {
-            progress: self.clone(),
-            of: Of::Step(seq),
-        }
+    /// Opens a step: it isn't done as long as the gate, or a clone of it, lives.
+    pub fn open(self: &Arc<Self>, seq: u64, store_index: u64) -> Gate {
+        self.inner.lock().steps.push_back((seq, store_index, false));
+        self.gate(Of::Step(seq))
     }
 
     /// A gate of a registry operation: waits that begin later wait for it too.
@@ -120,32 +120,35 @@ impl Progress {
         let mut inner = self.inner.lock();
         inner.next_floating += 1;
         let number = inner.next_floating;
-        inner.floating.insert(number, 1);
-        Gate {
+        inner.floating.insert(number);
+        drop(inner);
+        self.gate(Of::Floating(number))
+    }
+
+    fn gate(self: &Arc<Self>, of: Of) -> Gate {
+        Gate(Arc::new(Work {
             progress: self.clone(),
-            of: Of::Floating(number),
-        }
+            of,
+        }))
     }
 
-    /// Closes a step for new gates.
-    pub fn seal(&self, seq: u64) {
+    fn done(&self, of: Of) {
         let mut inner = self.inner.lock();
-        if let Some(step) = inner.steps.iter_mut().rev().find(|s| s.0 == seq) {
-            step.3 = false;
+        match of {
+            Of::Step(seq) => {
+                if let Some(step) = inner.steps.iter_mut().find(|s| s.0 == seq) {
+                    step.2 = true;
+                }
+                while let Some(&(_, index, true)) = inner.steps.front() {
+                    inner.steps.pop_front();
+                    inner.done_index = inner.done_index.max(index);
+                }
+            }
+            Of::Floating(number) => {
+                inner.floating.remove(&number);
+            }
         }
-        self.advance(&mut inner);
-    }
-
-    fn advance(&self, inner: &mut Inner) {
-        let mut moved = false;
-        while let Some(&(_, index, 0, false)) = inner.steps.front() {
-            inner.steps.pop_front();
-            inner.done_index = inner.done_index.max(index);
-            moved = true;
-        }
-        if moved {
-            self.moved.notify_all();
-        }
+        self.moved.notify_all();
     }
 
     /// Waits until everything up to a store index, and every registry operation begun before, is done. Returns false at the deadline or the engine's end.
@@ -156,8 +159,8 @@ impl Progress {
             inner.done_index >= index
                 && inner
                     .floating
-                    .first_key_value()
-                    .is_none_or(|(oldest, _)| *oldest > operations)
+                    .first()
+                    .is_none_or(|oldest| *oldest > operations)
         };
         while !done(&inner) {
             if inner.closed || self.moved.wait_until(&mut inner, deadline).timed_out() {
@@ -179,46 +182,9 @@ impl Progress {
     }
 }
 
-impl Gate {
-    /// One more gate of the same work.
-    fn again(&self) -> Self {
-        let mut inner = self.progress.inner.lock();
-        match self.of {
-            Of::Step(seq) => {
-                // It is there: this gate holds it.
-                if let Some(step) = inner.steps.iter_mut().find(|s| s.0 == seq) {
-                    step.2 += 1;
-                }
-            }
-            Of::Floating(number) => *inner.floating.entry(number).or_default() += 1,
-        }
-        Self {
-            progress: self.progress.clone(),
-            of: self.of,
-        }
-    }
-}
-
-impl Drop for Gate {
+impl Drop for Work {
     fn drop(&mut self) {
-        let mut inner = self.progress.inner.lock();
-        match self.of {
-            Of::Step(seq) => {
-                if let Some(step) = inner.steps.iter_mut().find(|s| s.0 == seq) {
-                    step.2 -= 1;
-                }
-                self.progress.advance(&mut inner);
-            }
-            Of::Floating(number) => {
-                if let Some(gates) = inner.floating.get_mut(&number) {
-                    *gates -= 1;
-                    if *gates == 0 {
-                        inner.floating.remove(&number);
-                        self.progress.moved.notify_all();
-                    }
-                }
-            }
-        }
+        self.progress.done(self.of);
     }
 }
 
@@ -229,13 +195,11 @@ mod tests {
     #[test]
     fn a_step_is_done_when_it_and_all_before_it_have_no_gate_left() {
         let progress = Arc::new(Progress::default());
-        progress.open(1, 10);
-        let first = progress.gate(1);
-        progress.seal(1);
-        progress.open(2, 20);
-        let second = progress.gate(2);
-        progress.seal(2);
+        let first = progress.open(1, 10);
+        let one_more = first.clone();
+        let second = progress.open(2, 20);
         drop(second);
+        drop(one_more);
         assert_eq!(progress.done_index(), 0);
         drop(first);
         assert_eq!(progress.done_index(), 20);
@@ -248,12 +212,8 @@ mod tests {
         let progress = Arc::new(Progress::default());
         let mut gates = Gates::default();
         assert!(gates.add(progress.floating_gate()).is_none());
-        progress.open(1, 10);
-        assert!(gates.add(progress.gate(1)).is_none());
-        progress.seal(1);
-        progress.open(2, 20);
-        drop(gates.add(progress.gate(2)));
-        progress.seal(2);
+        assert!(gates.add(progress.open(1, 10)).is_none());
+        drop(gates.add(progress.open(2, 20)));
         assert_eq!(progress.done_index(), 0);
         let again = gates.again();
         drop(gates);
@@ -270,14 +230,10 @@ mod tests {
     #[test]
     fn gates_put_back_win_over_newer_ones() {
         let progress = Arc::new(Progress::default());
-        progress.open(1, 10);
         let mut older = Gates::default();
-        older.add(progress.gate(1));
-        progress.seal(1);
-        progress.open(2, 20);
+        older.add(progress.open(1, 10));
         let mut gates = Gates::default();
-        gates.add(progress.gate(2));
-        progress.seal(2);
+        gates.add(progress.open(2, 20));
         drop(gates.put_back(older));
         assert_eq!(progress.done_index(), 0);
         drop(gates);

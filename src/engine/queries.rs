@@ -4,7 +4,9 @@
 //! retired; whoever still holds it looks the query up again. A slot whose token is said to be no longer valid is *spent*: it
 //! stays for those who hold it, and those who come later get a new one.
 
-use std::collections::HashMap;
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +19,7 @@ use crate::source::{AuthScope, Query, QueryId, QueryKey, Route, Sources, Subscri
 
 use super::answers::{AnswerCell, Step};
 use super::callbacks::{CallbackPool, Serial};
-use super::registry::Entry;
+use super::cohorts::Reader;
 
 /// A query in use: who wants it, and how it is answered.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub(super) struct QuerySlot {
 #[derive(Debug, Default)]
 struct SlotInner {
     /// The states to wake, by state number.
-    interested: HashMap<u64, Arc<Entry>, RandomState>,
+    interested: HashMap<u64, Reader, RandomState>,
     /// How many states have come so far.
     joined: u64,
     /// The newest cell, also before it is part of a step.
@@ -69,8 +71,7 @@ impl QuerySlot {
         self.spent.load(Ordering::SeqCst)
     }
 
-    /// Says so.
-    pub fn set_spent(&self, spent: bool) {
+    fn set_spent(&self, spent: bool) {
         self.spent.store(spent, Ordering::SeqCst);
     }
 
@@ -82,12 +83,12 @@ impl QuerySlot {
     }
 
     /// Adds a state to be woken. Returns false if the slot is retired.
-    pub fn add_interest(&self, entry: &Arc<Entry>) -> bool {
+    pub fn add_interest(&self, reader: &Reader) -> bool {
         let mut inner = self.inner.lock();
         if inner.retired {
             return false;
         }
-        inner.interested.insert(entry.number, entry.clone());
+        inner.interested.insert(reader.number(), reader.clone());
         inner.joined += 1;
         inner.idle_since = None;
         true
@@ -113,13 +114,13 @@ impl QuerySlot {
     }
 
     /// The states that want it, and how many have come so far.
-    pub fn interested(&self) -> (Vec<Arc<Entry>>, u64) {
+    pub fn interested(&self) -> (Vec<Reader>, u64) {
         let inner = self.inner.lock();
         (inner.interested.values().cloned().collect(), inner.joined)
     }
 
     /// The states that want it, if one has come since there were `joined`.
-    pub fn interested_since(&self, joined: u64) -> Vec<Arc<Entry>> {
+    pub fn interested_since(&self, joined: u64) -> Vec<Reader> {
         let inner = self.inner.lock();
         if inner.joined == joined {
             return Vec::new();
@@ -180,30 +181,73 @@ impl QuerySlot {
 pub(super) struct QueryTable {
     inner: Mutex<TableInner>,
     next_subscription: AtomicU64,
+    /// Whether a slot has ever been spent.
+    ever_spent: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct TableInner {
-    by_key: HashMap<QueryKey, Arc<QuerySlot>, RandomState>,
+    /// The slot that a query is looked up to, by scope.
+    by_query: HashMap<AuthScope, HashSet<Current, RandomState>, RandomState>,
     by_id: HashMap<QueryId, Arc<QuerySlot>, RandomState>,
     by_subscription: HashMap<SubscriptionId, Arc<QuerySlot>, RandomState>,
     next_id: u64,
     closed: bool,
 }
 
+/// A slot, found by its query.
+#[derive(Debug)]
+struct Current(Arc<QuerySlot>);
+
+impl Borrow<Query> for Current {
+    fn borrow(&self) -> &Query {
+        &self.0.key.query
+    }
+}
+
+impl PartialEq for Current {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key.query == other.0.key.query
+    }
+}
+
+impl Eq for Current {}
+
+impl Hash for Current {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key.query.hash(state);
+    }
+}
+
 impl TableInner {
     fn insert(&mut self, key: QueryKey, route: Route, replaces: Option<QueryId>) -> Arc<QuerySlot> {
         self.next_id += 1;
-        let slot = QuerySlot::new(QueryId(self.next_id), key.clone(), route, replaces);
-        self.by_key.insert(key, slot.clone());
+        let slot = QuerySlot::new(QueryId(self.next_id), key, route, replaces);
+        let of_scope = self.by_query.entry(slot.key.scope.clone()).or_default();
+        of_scope.replace(Current(slot.clone()));
         self.by_id.insert(slot.id, slot.clone());
         slot
     }
 
+    fn find(&self, scope: &AuthScope, query: &Query) -> Option<&Arc<QuerySlot>> {
+        Some(&self.by_query.get(scope)?.get(query)?.0)
+    }
+
+    fn remove(&mut self, slot: &QuerySlot) {
+        if self.is_current(slot)
+            && let Some(of_scope) = self.by_query.get_mut(&slot.key.scope)
+        {
+            of_scope.remove(&slot.key.query);
+            if of_scope.is_empty() {
+                self.by_query.remove(&slot.key.scope);
+            }
+        }
+        self.by_id.remove(&slot.id);
+    }
+
     /// Whether a slot is the one that its query is looked up to.
     fn is_current(&self, slot: &QuerySlot) -> bool {
-        self.by_key
-            .get(&slot.key)
+        self.find(&slot.key.scope, &slot.key.query)
             .is_some_and(|current| current.id == slot.id)
     }
 }
@@ -218,18 +262,31 @@ impl QueryTable {
     ) -> Arc<QuerySlot> {
         let route = sources.route(query);
         let scope = match route {
-            Route::View => AuthScope::ANONYMOUS,
-            Route::Feed(_) => scope.clone(),
-        };
-        let key = QueryKey {
-            scope,
-            query: query.clone(),
+            Route::View => &AuthScope::ANONYMOUS,
+            Route::Feed(_) => scope,
         };
         let mut inner = self.inner.lock();
-        if let Some(slot) = inner.by_key.get(&key) {
+        if let Some(slot) = inner.find(scope, query) {
             return slot.clone();
         }
+        let key = QueryKey {
+            scope: scope.clone(),
+            query: query.clone(),
+        };
         inner.insert(key, route, None)
+    }
+
+    /// Notes whether the last answer to a query says that the token is no longer valid.
+    pub fn set_spent(&self, slot: &QuerySlot, spent: bool) {
+        if spent {
+            self.ever_spent.store(true, Ordering::SeqCst);
+        }
+        slot.set_spent(spent);
+    }
+
+    /// Whether a slot has ever been spent: if not, there is no need to look at each.
+    pub fn ever_spent(&self) -> bool {
+        self.ever_spent.load(Ordering::SeqCst)
     }
 
     /// Puts a new slot in the place of a spent one, which stays for those who hold it.
@@ -246,8 +303,8 @@ impl QueryTable {
     }
 
     /// The slot of a query as it stands, without making one.
-    pub fn find(&self, key: &QueryKey) -> Option<Arc<QuerySlot>> {
-        self.inner.lock().by_key.get(key).cloned()
+    pub fn find(&self, scope: &AuthScope, query: &Query) -> Option<Arc<QuerySlot>> {
+        self.inner.lock().find(scope, query).cloned()
     }
 
     /// The slot of a subscription; none if it has ended.
@@ -295,10 +352,7 @@ impl QueryTable {
         state.latest = None;
         let subscription = state.subscription;
         drop(state);
-        if inner.is_current(slot) {
-            inner.by_key.remove(&slot.key);
-        }
-        inner.by_id.remove(&slot.id);
+        inner.remove(slot);
         if let Some(id) = subscription {
             inner.by_subscription.remove(&id);
         }

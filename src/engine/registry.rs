@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::model::{ProxyId, ProxySource, ServiceKind};
-use crate::proxy::{Issue, ProxyState, Registration};
+use crate::proxy::{CohortOutput, Issue, ProxyState, Registration};
 use crate::snapshot::{ConfigSnapshot, PartRef};
 use crate::source::{AuthScope, QueryError, QueryId};
 use crate::sync::Latest;
 
+use super::cohorts::Cohort;
 use super::progress::Gates;
 use super::queries::QuerySlot;
 
@@ -27,7 +29,7 @@ pub(super) type SnapshotCell = Latest<SnapshotRef>;
 pub(super) struct Entry {
     /// Number of the state; never used again.
     pub number: u64,
-    pub id: ProxyId,
+    pub id: triomphe::Arc<ProxyId>,
     pub kind: ServiceKind,
     /// On whose behalf data is fetched.
     pub scope: AuthScope,
@@ -45,16 +47,23 @@ pub(super) struct Meta {
     pub source: ProxySource,
     pub registration: PartRef<Registration>,
     /// Why the state ended by itself.
-    pub ended: Option<QueryError>,
+    pub ended: Option<Box<QueryError>>,
     /// The store index of the last snapshot.
     pub store_index: Option<u64>,
-    /// The last panic or internal error, and how many in a row.
-    pub fault: Option<String>,
-    pub faults: u32,
+    /// The last panic or internal error.
+    pub fault: Option<Box<Fault>>,
     /// Whether the state had all that a current snapshot needs after its last run.
     pub ready: bool,
     /// What it lacked after its last run.
-    pub issues: Vec<Issue>,
+    pub issues: Box<[Issue]>,
+}
+
+/// What went wrong inside.
+#[derive(Debug, Default)]
+pub(super) struct Fault {
+    pub text: String,
+    /// How many in a row.
+    pub in_a_row: u32,
 }
 
 /// When the state runs: a token stands in each lane at most once.
@@ -63,10 +72,8 @@ pub(super) struct Schedule {
     pub in_fast: bool,
     pub in_bulk: bool,
     pub running: bool,
-    /// Answers that changed since the last run, with the step that they changed in. They are marked before the step is
-    /// published, so that a run at it knows them all: else it would show half of a transaction. A run at an older step leaves
-    /// them.
-    pub dirty: Vec<(QueryId, u64)>,
+    /// Answers that changed since the last run.
+    pub marks: Marks,
     /// The step of the last run.
     pub ran_at: u64,
     /// Look at everything.
@@ -77,12 +84,23 @@ pub(super) struct Schedule {
     pub gates: Gates,
 }
 
+/// The queries that a state holds, sorted by id: a proxy's own parts need one or two.
+pub(super) type Held = SmallVec<[Arc<QuerySlot>; 2]>;
+
 /// What only the worker that runs the state touches.
 #[derive(Debug)]
 pub(super) struct RunState {
     pub state: ProxyState,
-    /// The queries held, sorted by id.
-    pub held: Vec<Arc<QuerySlot>>,
+    /// What the proxy shares with its replicas, once its registration is known.
+    pub cohort: Option<Arc<Cohort>>,
+    /// What of the cohort stands in the proxy's status.
+    pub told: Option<CohortOutput>,
+    /// When the proxy's own parts are to be looked at even if no answer changes.
+    pub own_deadline: Option<Duration>,
+    /// The proxy's own parts were built, which its status doesn't show yet.
+    pub untold: bool,
+    /// The queries held for the proxy's own parts, sorted by id.
+    pub held: Held,
     /// Queries whose change may not be marked: because the state came for them while the step given was being marked, or because
     /// their answer wasn't taken care of. Looked at again in every run until one at that step.
     pub recent: Vec<(QueryId, u64)>,
@@ -96,30 +114,43 @@ pub(super) struct RunState {
     pub blocked_until: Duration,
 }
 
-impl Schedule {
-    /// Marks an answer as changed in step `seq`; `published` is the newest step that runs can be at.
-    pub fn mark(&mut self, query: QueryId, seq: u64, published: u64) {
-        if self.dirty.len() >= 64 && self.dirty.len() == self.dirty.capacity() {
+/// Answers that changed since a state's last run, with the step that they changed in. They are marked before the step is
+/// published, so that a run at it knows them all: else it would show half of a transaction. A run at an older step leaves them.
+#[derive(Debug, Default)]
+pub(super) struct Marks(Vec<(QueryId, u64)>);
+
+impl Marks {
+    /// Marks an answer as changed in step `seq`, which is published next.
+    pub fn add(&mut self, query: QueryId, seq: u64) {
+        let marks = &mut self.0;
+        if marks.len() >= 64 && marks.len() == marks.capacity() {
             // A state that hasn't run for long: no run will be at a step before the newest.
-            for mark in &mut self.dirty {
-                mark.1 = mark.1.max(published);
+            for mark in &mut *marks {
+                mark.1 = mark.1.max(seq - 1);
             }
-            self.dirty.sort_unstable();
-            self.dirty.dedup();
+            marks.sort_unstable();
+            marks.dedup();
         }
-        self.dirty.push((query, seq));
+        marks.push((query, seq));
     }
 
     /// Takes the answers that changed up to step `seq`.
-    pub fn take_dirty(&mut self, seq: u64) -> Vec<QueryId> {
-        let mut taken = Vec::with_capacity(self.dirty.len());
-        self.dirty.retain(|(query, changed)| {
+    pub fn take(&mut self, seq: u64) -> Vec<QueryId> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let mut taken = Vec::with_capacity(self.0.len());
+        self.0.retain(|(query, changed)| {
             let due = *changed <= seq;
             if due {
                 taken.push(*query);
             }
             !due
         });
+        if self.0.is_empty() {
+            // Most states are marked seldom.
+            self.0 = Vec::new();
+        }
         taken
     }
 }
@@ -154,7 +185,7 @@ pub(super) struct Proxy {
 /// All proxies.
 #[derive(Default)]
 pub(super) struct Registry {
-    proxies: Mutex<HashMap<ProxyId, Proxy, RandomState>>,
+    proxies: Mutex<HashMap<triomphe::Arc<ProxyId>, Proxy, RandomState>>,
     next_number: AtomicU64,
     /// Watches alive.
     pub watches: AtomicU64,
@@ -180,7 +211,9 @@ impl Registry {
         let mut proxy = Proxy::default();
         let result = work(&mut proxy);
         if proxy.entry.is_some() || proxy.watchers > 0 {
-            proxies.insert(id.clone(), proxy);
+            let shared = proxy.entry.as_ref().map(|entry| entry.id.clone());
+            let shared = shared.unwrap_or_else(|| triomphe::Arc::new(id.clone()));
+            proxies.insert(shared, proxy);
         }
         result
     }
@@ -196,7 +229,7 @@ impl Registry {
             .proxies
             .lock()
             .iter()
-            .map(|(id, p)| (id.clone(), p.entry.clone(), p.watchers))
+            .map(|(id, p)| (ProxyId::clone(id), p.entry.clone(), p.watchers))
             .collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all

@@ -47,6 +47,8 @@ pub struct EngineCounts {
     pub queries: usize,
     /// States of registered proxies.
     pub states: u64,
+    /// Cohorts: sets of proxies with the same service, upstreams and token, whose common state is kept once.
+    pub cohorts: usize,
     /// Proxy ids registered or watched.
     pub proxies: usize,
     /// Watches.

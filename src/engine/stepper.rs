@@ -26,15 +26,19 @@ use crate::source::{Answer, QueryError, QueryId, Route, SubscriptionId};
 use crate::store::ChangeFeed;
 
 use super::answers::{AnswerCell, Step, differs, merge};
+use super::cohorts::Reader;
 use super::core::Core;
-use super::progress::Gates;
+use super::progress::{Gate, Gates};
 use super::queries::QuerySlot;
 use super::registry::Entry;
 
 /// With more affected queries than this, a step leaves their computation to the workers.
 const MOST_EAGER: usize = 64;
 /// An answer with more readers than this wakes them in the bulk lane.
-const FEW_READERS: usize = 64;
+pub(super) const FEW_READERS: usize = 64;
+
+/// Most steps that are kept because there was no time to drop them.
+const MOST_PASSED: usize = 8;
 
 /// Parts that nobody holds stay for at most this long.
 const SWEEP_AFTER: Duration = Duration::from_secs(30);
@@ -87,7 +91,7 @@ impl Given {
 /// A state has read an answer that the step loop didn't take care of: it looks at the query, and has the state run again.
 pub(super) struct Recheck {
     pub query: QueryId,
-    pub entry: Arc<Entry>,
+    pub reader: Reader,
     /// What isn't done until then.
     pub gates: Gates,
 }
@@ -126,6 +130,8 @@ pub(super) struct Stepper {
     idle: Vec<(Duration, Arc<QuerySlot>)>,
     /// When to let go of shared parts that nobody holds; none while nothing can have come to that.
     sweep: Option<Duration>,
+    /// Steps that are over. After a herd, to drop one takes longer than to make the next: that is done when there is time.
+    passed: Vec<Arc<Step>>,
 }
 
 impl Stepper {
@@ -143,6 +149,7 @@ impl Stepper {
             timers: BinaryHeap::new(),
             idle: Vec::new(),
             sweep: None,
+            passed: Vec::new(),
         }
     }
 
@@ -155,8 +162,21 @@ impl Stepper {
                 recv(self.changes.woken()) -> _ => {}
                 recv(self.woken) -> _ => {}
                 recv(alarm) -> _ => {}
+                default => {
+                    // Nothing waits for this thread.
+                    self.passed.clear();
+                    select! {
+                        recv(self.stop) -> _ => return,
+                        recv(self.changes.woken()) -> _ => {}
+                        recv(self.woken) -> _ => {}
+                        recv(alarm) -> _ => {}
+                    }
+                }
             }
             self.step();
+            if self.passed.len() > MOST_PASSED {
+                self.passed.clear();
+            }
         }
     }
 
@@ -245,7 +265,8 @@ impl Stepper {
                 continue;
             };
             let before = answers.get(&slot.id.0).and_then(|cell| cell.latest_known());
-            slot.set_spent(given.error.as_ref().is_some_and(|error| error.terminal));
+            let spent = given.error.as_ref().is_some_and(|error| error.terminal);
+            self.core.queries.set_spent(&slot, spent);
             let Some(input) = given.onto(before.as_ref()) else {
                 continue;
             };
@@ -291,14 +312,14 @@ impl Stepper {
             changed.push(slot);
         }
         let seq = last.seq + 1;
-        self.core.progress.open(seq, store.index());
+        let work = self.core.progress.open(seq, store.index());
         let step = Step {
             seq,
             store,
             answers,
         };
-        self.publish(step, changed, recheck, herd);
-        self.core.progress.seal(seq);
+        self.publish(step, changed, recheck, herd, &work);
+        self.passed.push(last);
     }
 
     /// Marks the states that want a changed answer, publishes the step, then wakes them. In this order, since a state that runs
@@ -310,40 +331,44 @@ impl Stepper {
         changed: Vec<Arc<QuerySlot>>,
         recheck: Vec<Recheck>,
         herd: bool,
+        work: &Gate,
     ) {
         let seq = step.seq;
         self.core.marking.store(seq, Ordering::SeqCst);
         for again in &recheck {
-            self.core.mark(&again.entry, again.query, seq);
+            again.reader.mark(again.query, seq);
         }
-        let changed: Vec<_> = changed
-            .into_iter()
-            .map(|slot| {
-                let (readers, joined) = slot.interested();
-                for entry in &readers {
-                    self.core.mark(entry, slot.id, seq);
-                }
-                (slot, readers, joined)
-            })
-            .collect();
+        let mut woken: Vec<(u64, bool, Reader)> = Vec::new();
+        let mut seen = Vec::with_capacity(changed.len());
+        for slot in changed {
+            let (readers, joined) = slot.interested();
+            let bulk = herd || readers.iter().map(Reader::proxies).sum::<usize>() > FEW_READERS;
+            for reader in &readers {
+                reader.mark(slot.id, seq);
+            }
+            let mut numbers: Vec<_> = readers.iter().map(Reader::number).collect();
+            numbers.sort_unstable();
+            woken.extend(readers.into_iter().map(|r| (r.number(), bulk, r)));
+            seen.push((slot, numbers, joined, bulk));
+        }
         self.core.publish_step(step);
         self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
         self.sweep_later();
         for again in recheck {
             // Its index may be done already: a step before didn't know what this one has found.
-            self.core
-                .wake_marked_with(&again.entry, herd, seq, again.gates);
+            again.reader.wake(&self.core, herd, work, again.gates);
         }
-        for (slot, readers, joined) in changed {
-            let bulk = herd || readers.len() > FEW_READERS;
-            for entry in &readers {
-                self.core.wake_marked(entry, bulk, seq);
-            }
-            for entry in slot.interested_since(joined) {
-                let known = readers.iter().any(|reader| reader.number == entry.number);
-                if !known {
-                    self.core.mark(&entry, slot.id, seq);
-                    self.core.wake_marked(&entry, bulk, seq);
+        // Each state once, in the fast lane if one of its answers says so.
+        woken.sort_unstable_by_key(|(number, bulk, _)| (*number, *bulk));
+        woken.dedup_by_key(|(number, ..)| *number);
+        for (_, bulk, reader) in woken {
+            reader.wake(&self.core, bulk, work, Gates::default());
+        }
+        for (slot, numbers, joined, bulk) in seen {
+            for reader in slot.interested_since(joined) {
+                if numbers.binary_search(&reader.number()).is_err() {
+                    reader.mark(slot.id, seq);
+                    reader.wake(&self.core, bulk, work, Gates::default());
                 }
             }
         }

@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError, select};
 
-use crate::proxy::{Changed, Input, Inputs, ProxyState, RunOutcome};
-use crate::snapshot::PartId;
-use crate::source::{Query, QueryError, QueryId, Route};
+use crate::proxy::{Changed, CohortOutput, ProxyState};
+use crate::source::{QueryError, QueryId};
 use crate::sync::fault::{self, Point};
 
-use super::answers::{AnswerCell, Step};
+use super::answers::Step;
+use super::cohorts::{Found, Reader};
 use super::core::Core;
+use super::inputs::StepInputs;
 use super::progress::Gates;
-use super::queries::QuerySlot;
 use super::registry::{Entry, RunState, SnapshotRef};
-use super::stepper::Recheck;
 
 /// After this many runs from the fast lane in a row, one from the bulk lane has its turn.
 const MOST_FAST: u32 = 32;
@@ -73,7 +72,7 @@ fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
     }
     loop {
         let mut state = entry.run.lock();
-        run_once(core, entry, &mut state);
+        let end = run_once(core, entry, &mut state);
         drop(state);
         let mut schedule = entry.schedule.lock();
         schedule.running = false;
@@ -84,15 +83,25 @@ fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
             drop(gates);
             return;
         }
-        if core.put(entry, &mut schedule, from_bulk) {
+        let at_once = matches!(end, RunEnd::Behind);
+        if !at_once && core.put(entry, &mut schedule, from_bulk) {
             return;
         }
-        // The engine ended during the run: the last one, which lets go of the state's queries, is done here.
+        // The proxy's cohort is at a later step already; or the engine ended during the run: the last one, which lets go of the
+        // state's queries, is done here.
         schedule.running = true;
     }
 }
 
-fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
+/// How a run ended.
+enum RunEnd {
+    /// All is as of the run's step.
+    Done,
+    /// The proxy's cohort is at a later step: another run is wanted.
+    Behind,
+}
+
+fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) -> RunEnd {
     let now = core.clock.monotonic();
     let (mut dirty, all, gates, step) = {
         let mut schedule = entry.schedule.lock();
@@ -101,34 +110,97 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
         if now < run.blocked_until && !entry.is_retired() {
             // After a fault: what changed is kept for the run that the timer brings, and nobody waits for it.
             drop(schedule);
-            return;
+            return RunEnd::Done;
         }
         // Under this lock, so that whoever wakes the state for a step finds it taken in, or not running yet.
         let step = core.current_step();
         schedule.ran_at = step.seq;
-        let dirty = schedule.take_dirty(step.seq);
+        let dirty = schedule.marks.take(step.seq);
         (dirty, std::mem::take(&mut schedule.all), gates, step)
     };
     if entry.is_retired() || entry.has_ended() {
         release_all(core, entry, run);
-        return;
+        return RunEnd::Done;
     }
-    dirty.extend(run.recent.iter().map(|(query, _)| *query));
-    run.recent.retain(|(_, marking)| *marking > step.seq);
+    core.counters.runs.fetch_add(1, Ordering::Relaxed);
+    if !run.recent.is_empty() {
+        dirty.extend(run.recent.iter().map(|(query, _)| *query));
+        run.recent.retain(|(_, marking)| *marking > step.seq);
+    }
+    if let Err(panic) = run_own(core, entry, run, &step, &gates, all, dirty, now) {
+        fault(core, entry, run, &panic, now);
+        catch_up(core, entry, run, &step, gates, false);
+        return RunEnd::Done;
+    }
+    if entry.has_ended() {
+        release_all(core, entry, run);
+        return RunEnd::Done;
+    }
+    let mut again = false;
+    match meet_cohort(core, entry, run, &step, &gates, now) {
+        Some((
+            Found::Current {
+                output,
+                again: more,
+            },
+            missed,
+        )) => {
+            again = more || missed;
+            finish(core, entry, run, &output, step.store.index(), now);
+        }
+        Some((Found::Behind, _)) => {
+            want(entry, gates);
+            return RunEnd::Behind;
+        }
+        Some((Found::Panicked(text), missed)) => {
+            again = missed;
+            fault(core, entry, run, &text, now);
+        }
+        None => {
+            let nothing = CohortOutput::default();
+            finish(core, entry, run, &nothing, step.store.index(), now);
+        }
+    }
+    // Whoever waits for the step goes on only now, with the snapshot published.
+    catch_up(core, entry, run, &step, gates, again);
+    RunEnd::Done
+}
+
+/// Brings the proxy's own parts up to the step. Returns the text of a panic.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the parts of one run, which has no name of its own"
+)]
+fn run_own(
+    core: &Arc<Core>,
+    entry: &Arc<Entry>,
+    run: &mut RunState,
+    step: &Step,
+    gates: &Gates,
+    all: bool,
+    mut dirty: Vec<QueryId>,
+    now: Duration,
+) -> Result<(), String> {
+    if !all && dirty.is_empty() && run.own_deadline.is_none() {
+        // What changed is the cohort's.
+        return Ok(());
+    }
     dirty.sort_unstable();
     dirty.dedup();
-    let registration = entry.meta.lock().registration.clone();
-    core.counters.runs.fetch_add(1, Ordering::Relaxed);
+    let reader = Reader::Proxy(entry.clone());
     let mut inputs = StepInputs {
         core,
-        entry,
-        step: &step,
-        gates: &gates,
+        scope: &entry.scope,
+        reader: &reader,
+        step,
+        gates,
         held: &mut run.held,
         added: Vec::new(),
     };
     let state = &mut run.state;
-    state.set_registration(registration);
+    if all {
+        state.set_registration(entry.meta.lock().registration.clone());
+    }
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let changed = if all {
             Changed::All
@@ -140,48 +212,96 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) {
             &core.shared,
             &mut inputs,
             changed,
-            step.store.index(),
             now,
         )
     }));
     let added = std::mem::take(&mut inputs.added);
     run.recent.extend(added);
-    match outcome {
-        Ok(outcome) => finish(core, entry, run, outcome, now),
-        Err(panic) => fault(core, entry, run, super::panic_text(panic.as_ref()), now),
+    let outcome = outcome.map_err(|panic| super::panic_text(panic.as_ref()).to_owned())?;
+    core.counters
+        .parts
+        .fetch_add(outcome.built, Ordering::Relaxed);
+    run.untold |= outcome.built > 0;
+    run.own_deadline = outcome.deadline;
+    if let Some(error) = outcome.terminal {
+        end(entry, error);
+        return Ok(());
     }
-    // Whoever waits for the step goes on only now, with the snapshot published.
-    catch_up(core, entry, run, &step, gates);
+    if outcome.rewired {
+        let wants = run.state.wants();
+        let mut dropped = Vec::new();
+        run.held.retain(|slot| {
+            let keep = wants.binary_search(&slot.id).is_ok();
+            if !keep {
+                dropped.push(slot.clone());
+            }
+            keep
+        });
+        core.release(entry.number, dropped);
+    }
+    Ok(())
 }
 
-/// Publishes what the run came to and lets go of queries that are no longer wanted.
+/// Has the proxy's cohort brought up to the step: the one that its registration says, which it joins if need be. Also returns
+/// whether a step may have passed that the proxy wasn't woken for. None if the registration isn't known.
+fn meet_cohort(
+    core: &Arc<Core>,
+    entry: &Arc<Entry>,
+    run: &mut RunState,
+    step: &Step,
+    gates: &Gates,
+    now: Duration,
+) -> Option<(Found, bool)> {
+    let spec = run.state.cohort()?;
+    let mut left = None;
+    let mut missed = false;
+    let cohort = match &run.cohort {
+        Some(cohort) if cohort.is_of(spec) => cohort.clone(),
+        old => {
+            let new = core.cohorts.join(core, entry, spec, old.as_ref());
+            // The members of a cohort are woken once a step is out: this one is too if it joined before, and looks for itself if
+            // it joined after.
+            missed = core.current_step().seq != step.seq;
+            left = run.cohort.replace(new.clone());
+            new
+        }
+    };
+    let found = cohort.refresh(core, entry, step, gates, now);
+    if let Some(left) = left {
+        // Last, so that the queries that both want stay in use.
+        core.cohorts.leave(core, entry, &left);
+    }
+    Some((found, missed))
+}
+
+/// Publishes what the run came to.
 fn finish(
     core: &Arc<Core>,
     entry: &Arc<Entry>,
     run: &mut RunState,
-    outcome: RunOutcome,
+    cohort: &CohortOutput,
+    store_index: u64,
     now: Duration,
 ) {
-    core.counters
-        .parts
-        .fetch_add(outcome.built, Ordering::Relaxed);
-    if let Some(error) = outcome.terminal {
-        end(entry, error);
+    if let Some(error) = cohort.terminal() {
+        end(entry, error.clone());
         release_all(core, entry, run);
         return;
     }
-    if outcome.built == 0 {
-        // Nothing differs from before; a fault is over, since after one all is built anew.
-    } else {
-        let issues = run.state.issues();
-        let ready = run.state.is_ready() && !issues.iter().any(|issue| issue.blocks);
+    let told = run.told.as_ref();
+    if run.untold || !told.is_some_and(|told| told.is_same(cohort)) {
+        run.untold = false;
+        run.told = Some(cohort.clone());
+        let mut issues = run.state.issues();
+        issues.extend(cohort.issues().iter().cloned());
+        let ready = run.state.is_ready(cohort) && !issues.iter().any(|issue| issue.blocks);
         let mut meta = entry.meta.lock();
+        // A fault is over: after one, all is built anew.
         meta.fault = None;
-        meta.faults = 0;
         meta.ready = ready;
-        meta.issues = issues;
+        meta.issues = issues.into();
     }
-    if let Some(snapshot) = outcome.snapshot
+    if let Some(snapshot) = run.state.snapshot(cohort, store_index)
         && run.unpublished.replace(snapshot).is_none()
     {
         // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
@@ -189,22 +309,9 @@ fn finish(
         run.publish_at = run.publish_at.max(turn);
     }
     publish_due(core, entry, run, now);
-    if let Some(due) = outcome.deadline {
+    if let Some(due) = run.own_deadline.into_iter().chain(cohort.deadline()).min() {
         arm(core, entry, run, due, now);
     }
-    if !outcome.rewired {
-        return;
-    }
-    let wants = run.state.wants();
-    let mut dropped = Vec::new();
-    run.held.retain(|slot| {
-        let keep = wants.binary_search(&slot.id).is_ok();
-        if !keep {
-            dropped.push(slot.clone());
-        }
-        keep
-    });
-    core.release(entry.number, dropped);
 }
 
 fn publish_due(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, now: Duration) {
@@ -243,13 +350,17 @@ fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
 /// Ends a generation whose token is no longer valid: its watchers see the end (decision E5).
 fn end(entry: &Arc<Entry>, error: QueryError) {
     tracing::warn!(proxy = %entry.id, %error, "the proxy's token is no longer valid; its watches end");
-    entry.meta.lock().ended = Some(error);
+    entry.meta.lock().ended = Some(Box::new(error));
     // A later generation has the same cell: its watchers aren't concerned (engine.md 2.7).
     entry.cell.end_if(|| !entry.is_retired());
 }
 
 pub(super) fn release_all(core: &Core, entry: &Entry, run: &mut RunState) {
     core.release(entry.number, std::mem::take(&mut run.held));
+    run.told = None;
+    if let Some(cohort) = run.cohort.take() {
+        core.cohorts.leave(core, entry, &cohort);
+    }
 }
 
 /// After a panic in a part: the last snapshot and the watchers stay; the state begins anew when an input changes, or after a
@@ -257,17 +368,21 @@ pub(super) fn release_all(core: &Core, entry: &Entry, run: &mut RunState) {
 fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, now: Duration) {
     core.counters.panics.fetch_add(1, Ordering::Relaxed);
     tracing::error!(proxy = %entry.id, panic = text, "a part of the proxy's state panicked; its last snapshot stays");
-    let (faults, registration) = {
+    let (in_a_row, registration) = {
         let mut meta = entry.meta.lock();
-        meta.fault = Some(text.to_owned());
-        meta.faults = meta.faults.saturating_add(1);
+        let fault = meta.fault.get_or_insert_default();
+        text.clone_into(&mut fault.text);
+        fault.in_a_row = fault.in_a_row.saturating_add(1);
+        let in_a_row = fault.in_a_row;
         meta.ready = false;
-        (meta.faults, meta.registration.clone())
+        (in_a_row, meta.registration.clone())
     };
     if let Ok(state) = ProxyState::new(entry.id.clone(), entry.kind, registration) {
         run.state = state;
+        run.own_deadline = None;
+        run.told = None;
     }
-    let wait = Duration::from_millis(100) * 2_u32.saturating_pow(faults.min(10) - 1);
+    let wait = Duration::from_millis(100) * 2_u32.saturating_pow(in_a_row.min(10) - 1);
     run.blocked_until = now + wait.min(Duration::from_secs(60));
     entry.schedule.lock().all = true;
     core.tell(|inbox| inbox.timers.push((run.blocked_until, entry.clone())));
@@ -275,134 +390,18 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
 
 /// If a query is to be looked at again and a later step is out, the state runs again. If none is, the step loop will find the
 /// state when it publishes the next.
-fn catch_up(core: &Arc<Core>, entry: &Arc<Entry>, run: &RunState, step: &Step, gates: Gates) {
-    if run.recent.is_empty() || core.current_step().seq == step.seq {
-        return;
+fn catch_up(core: &Core, entry: &Entry, run: &RunState, step: &Step, gates: Gates, again: bool) {
+    let again = again || !run.recent.is_empty();
+    if again && core.current_step().seq != step.seq {
+        want(entry, gates);
     }
+}
+
+/// Has the worker that runs a state run it again; `gates` are those of the run before.
+fn want(entry: &Entry, gates: Gates) {
     let mut schedule = entry.schedule.lock();
     schedule.wanted = true;
     let newer = schedule.gates.put_back(gates);
     drop(schedule);
     drop(newer);
-}
-
-/// The answers at one step, for one state.
-struct StepInputs<'a> {
-    core: &'a Arc<Core>,
-    entry: &'a Arc<Entry>,
-    step: &'a Step,
-    /// What the run is about to take in.
-    gates: &'a Gates,
-    held: &'a mut Vec<Arc<QuerySlot>>,
-    /// Queries to look at again in the next run, unless it is at a step before the one given.
-    added: Vec<(QueryId, u64)>,
-}
-
-impl Inputs for StepInputs<'_> {
-    fn get(&mut self, query: &Query) -> (QueryId, Input) {
-        let slot = self.hold(query);
-        if let Some(cell) = self.step.answers.get(&slot.id.0) {
-            return (slot.id, self.force(&slot, cell, Input::clone));
-        }
-        match &slot.route {
-            Route::View => {
-                // Unknown to the step: computed here, once for all states that want it now, and told to the step loop.
-                let cell = slot.cell_for(self.step, || {
-                    self.core.tell(|inbox| inbox.fresh.push(slot.clone()));
-                });
-                (slot.id, self.force(&slot, &cell, Input::clone))
-            }
-            Route::Feed(_) => {
-                self.core.subscribe(&slot);
-                (slot.id, Input::Pending)
-            }
-        }
-    }
-
-    fn again(&mut self, query: QueryId) -> Option<Input> {
-        self.held_answer(query, Input::clone)
-    }
-
-    fn revision(&mut self, query: QueryId) -> Option<PartId> {
-        self.held_answer(query, |input| match input {
-            Input::Answered(answer) => Some(answer.id()),
-            Input::Pending | Input::Failed { .. } => None,
-        })?
-    }
-}
-
-impl StepInputs<'_> {
-    /// The answer of a cell. One that the step loop doesn't take care of is looked at again: by the step loop, which then has
-    /// this state run, and by every run at another step before that. Until then, what this run takes in isn't done.
-    fn force<R>(
-        &mut self,
-        slot: &QuerySlot,
-        cell: &AnswerCell,
-        read: impl FnOnce(&Input) -> R,
-    ) -> R {
-        let (read, confirmed) = self.core.evaluator.force_at(slot, cell, self.step, read);
-        if !confirmed {
-            self.added.push((slot.id, self.step.seq + 1));
-            let recheck = Recheck {
-                query: slot.id,
-                entry: self.entry.clone(),
-                gates: self.gates.again(),
-            };
-            self.core.tell(|inbox| inbox.recheck.push(recheck));
-        }
-        read
-    }
-
-    /// Reads the answer of a query that this state holds and that the step knows.
-    fn held_answer<R>(&mut self, query: QueryId, read: impl FnOnce(&Input) -> R) -> Option<R> {
-        let cell = self.step.answers.get(&query.0)?;
-        let at = self
-            .held
-            .binary_search_by_key(&query, |held| held.id)
-            .ok()?;
-        if self.held[at].is_spent() {
-            return None;
-        }
-        if cell.is_current_at(self.step) {
-            // The common case, without a look at anything that other states touch too.
-            return cell.peek().map(read);
-        }
-        let slot = self.held[at].clone();
-        Some(self.force(&slot, cell, read))
-    }
-
-    /// The query's slot, with this state among those to be woken.
-    fn hold(&mut self, query: &Query) -> Arc<QuerySlot> {
-        loop {
-            let slot = self.core.queries.intern(
-                &self.entry.scope,
-                query,
-                self.core.evaluator.sources.as_ref(),
-            );
-            match self.held.binary_search_by_key(&slot.id, |held| held.id) {
-                Ok(_) => return slot,
-                Err(at) => {
-                    let before = slot
-                        .replaces
-                        .and_then(|old| self.held.binary_search_by_key(&old, |held| held.id).ok());
-                    if let Some(before) = before {
-                        return self.held[before].clone();
-                    }
-                    if slot.is_spent() {
-                        self.core.queries.renew(&slot);
-                        continue;
-                    }
-                    if slot.add_interest(self.entry) {
-                        self.held.insert(at, slot.clone());
-                        // Later steps will find the state among those that want the answer.
-                        let marking = self.core.marking.load(Ordering::SeqCst);
-                        if marking > self.step.seq {
-                            self.added.push((slot.id, marking));
-                        }
-                        return slot;
-                    }
-                }
-            }
-        }
-    }
 }

@@ -35,10 +35,10 @@ record! {
         envoy_extensions: Vec<EnvoyExtension> = "EnvoyExtensions",
         /// Key of the first node.
         start_node: SmolStr = "StartNode",
-        /// Reachable nodes by key.
-        nodes: BTreeMap<String, ChainNode> = "Nodes",
+        /// Reachable nodes by key; boxed, since a tree's leaf has room for eleven, and most chains have one.
+        nodes: BTreeMap<String, Box<ChainNode>> = "Nodes",
         /// Targets in use by id.
-        targets: BTreeMap<String, ChainTarget> = "Targets",
+        targets: BTreeMap<String, Box<ChainTarget>> = "Targets",
         /// Addresses given by the store.
         auto_virtual_ips: Vec<String> = "AutoVirtualIPs",
         /// Addresses given by an operator.
@@ -177,6 +177,6 @@ impl CompiledChain {
     /// The start node, if the chain is well formed.
     #[must_use]
     pub fn start(&self) -> Option<&ChainNode> {
-        self.nodes.get(self.start_node.as_str())
+        self.nodes.get(self.start_node.as_str()).map(|node| &**node)
     }
 }

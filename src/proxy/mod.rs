@@ -2,15 +2,22 @@
 //!
 //! A proxy's state is made of *parts* (registration with central configuration, roots, leaf, intentions, one part per
 //! upstream, ...). Each part is a function of its spec and of answers, memoised in a slot that records which answers it
-//! read; to ask is to want. [`ProxyState::run`] looks only at the parts whose answers changed, and builds a new
-//! snapshot that shares everything else with the last one. There is no I/O, no clock and no thread in here: the same
-//! answers give the same snapshot, in whatever order they came.
+//! read; to ask is to want. A run looks only at the parts whose answers changed, and the new snapshot shares everything else
+//! with the last one. There is no I/O, no clock and no thread in here: the same answers give the same snapshot, in whatever order
+//! they came.
+//!
+//! The parts are kept in two states. [`ProxyState`] has what is a proxy's own: who it is. Its registration says which *cohort*
+//! it belongs to, and [`CohortState`] has all that the members of a cohort have in common, once for all of them. Who runs the two
+//! brings the proxy up to date, then its cohort at the same answers, and puts them together by [`ProxyState::snapshot`];
+//! [`SoloProxy`] does so for one proxy alone.
 
+mod cohort;
 mod connect_proxy;
 mod merge;
 mod registration;
 mod shared;
 mod slot;
+mod solo;
 mod upstream;
 
 use std::time::Duration;
@@ -26,10 +33,12 @@ use connect_proxy::ConnectProxyState;
 use slot::Run;
 
 pub use crate::model::RATE_LIMIT_EXTENSION;
+pub use cohort::{CohortOutcome, CohortOutput, CohortSpec, CohortState};
 pub use merge::{central_config_query, merge_central_config};
 pub use registration::Registration;
 pub use shared::SharedParts;
 pub use slot::{Changed, Input, Inputs, Issue};
+pub use solo::{SoloOutcome, SoloProxy};
 
 /// What holds for all proxies of an engine.
 #[derive(Debug, Clone)]
@@ -55,7 +64,7 @@ impl Default for ProxySettings {
 /// The state of one proxy.
 #[derive(Debug)]
 pub struct ProxyState {
-    id: ProxyId,
+    id: Arc<ProxyId>,
     registration: PartRef<Registration>,
     kind: KindState,
     last: Option<Arc<ConfigSnapshot>>,
@@ -69,8 +78,6 @@ enum KindState {
 /// What a run came to.
 #[derive(Debug, Default)]
 pub struct RunOutcome {
-    /// A snapshot that differs from the last one, if the proxy is ready.
-    pub snapshot: Option<Arc<ConfigSnapshot>>,
     /// When to run again even if no answer changes, in monotonic time.
     pub deadline: Option<Duration>,
     /// The proxy's token is no longer valid: it ends.
@@ -87,7 +94,7 @@ impl ProxyState {
     /// # Errors
     /// The kind, if it isn't one that can be served.
     pub fn new(
-        id: ProxyId,
+        id: impl Into<Arc<ProxyId>>,
         kind: ServiceKind,
         registration: PartRef<Registration>,
     ) -> Result<Self, ServiceKind> {
@@ -96,7 +103,7 @@ impl ProxyState {
             other => return Err(other),
         };
         Ok(Self {
-            id,
+            id: id.into(),
             registration,
             kind,
             last: None,
@@ -108,49 +115,60 @@ impl ProxyState {
         self.registration = registration;
     }
 
-    /// Looks at the parts whose answers changed.
-    ///
-    /// `store_index` is the index that all of `inputs` were answered at; `now` is monotonic time.
+    /// Looks at the proxy's own parts whose answers changed. `now` is monotonic time.
     pub fn run(
         &mut self,
         settings: &ProxySettings,
         shared: &SharedParts,
         inputs: &mut dyn Inputs,
         changed: Changed<'_>,
-        store_index: u64,
         now: Duration,
     ) -> RunOutcome {
-        let mut run = Run {
-            inputs,
-            changed,
-            now,
-            patience: settings.make_before_break,
-            deadline: None,
-            terminal: None,
-            built: 0,
-            rewired: false,
-        };
-        let snapshot = match &mut self.kind {
-            KindState::ConnectProxy(state) => state.run(
-                &self.id,
-                &self.registration,
-                settings,
-                shared,
-                &mut run,
-                store_index,
-                self.last.as_deref(),
-            ),
-        };
-        let snapshot = snapshot.map(Arc::new);
-        if let Some(snapshot) = &snapshot {
-            self.last = Some(snapshot.clone());
+        let mut run = Run::new(settings, inputs, changed, now);
+        match &mut self.kind {
+            KindState::ConnectProxy(state) => {
+                state.run(&self.id, &self.registration, settings, shared, &mut run)
+            }
         }
         RunOutcome {
-            snapshot,
             deadline: run.deadline,
             terminal: run.terminal,
             built: run.built,
             rewired: run.rewired,
+        }
+    }
+
+    /// The cohort that the proxy belongs to, once its registration is known.
+    #[must_use]
+    pub fn cohort(&self) -> Option<&CohortSpec> {
+        match &self.kind {
+            KindState::ConnectProxy(state) => state.cohort(),
+        }
+    }
+
+    /// A snapshot of the proxy's own parts and its cohort's, if nothing is lacking and it differs from the last one.
+    /// `store_index` is the index that all of both were answered at.
+    pub fn snapshot(
+        &mut self,
+        cohort: &CohortOutput,
+        store_index: u64,
+    ) -> Option<Arc<ConfigSnapshot>> {
+        let KindState::ConnectProxy(state) = &self.kind;
+        let last = self.last.as_ref();
+        if last.is_some_and(|last| state.is_of(cohort, last)) {
+            return None;
+        }
+        let new = Arc::new(state.snapshot(cohort, store_index)?);
+        let same = last.is_some_and(|last| last.is_same(&new));
+        self.last = Some(new.clone());
+        (!same).then_some(new)
+    }
+
+    /// Whether the parts that a snapshot needs are there.
+    #[must_use]
+    pub fn is_ready(&self, cohort: &CohortOutput) -> bool {
+        match &self.kind {
+            KindState::ConnectProxy(state) => state.cohort().is_some() && cohort.sidecar.is_some(),
         }
     }
 
@@ -166,7 +184,7 @@ impl ProxyState {
         wants
     }
 
-    /// What the proxy waits for, and what is wrong.
+    /// What the proxy waits for, and what is wrong, beside what [`CohortOutput::issues`] says.
     #[must_use]
     pub fn issues(&self) -> Vec<Issue> {
         let mut issues = Vec::new();
@@ -174,13 +192,5 @@ impl ProxyState {
             KindState::ConnectProxy(state) => state.issues(&mut issues),
         }
         issues
-    }
-
-    /// Whether the parts that a snapshot needs are there.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        match &self.kind {
-            KindState::ConnectProxy(state) => state.is_ready(),
-        }
     }
 }

@@ -7,6 +7,7 @@ use crate::model::{
     GoDuration, ProxyId, ResolvedServiceConfig, ServiceInstance, Upstream, UpstreamId,
 };
 use crate::proxy::ProxySettings;
+use crate::proxy::cohort::CohortSpec;
 use crate::proxy::merge::{central_config_query, merged_block, merged_upstreams};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::Asker;
@@ -27,8 +28,10 @@ pub enum Registration {
 pub(super) struct Base {
     /// Who the proxy is.
     pub header: PartRef<Header>,
+    /// Which cohort it belongs to.
+    pub cohort: CohortSpec,
     /// What it dials; shared by all proxies that dial the same in the same way.
-    pub upstreams: PartRef<UpstreamPlans>,
+    upstreams: PartRef<UpstreamPlans>,
     /// What it is built from.
     instance: Arc<ServiceInstance>,
     central: PartRef<ResolvedServiceConfig>,
@@ -115,10 +118,10 @@ pub(super) fn build(
     });
     let upstreams = match same_upstreams {
         Some(previous) => previous.upstreams.clone(),
-        None => {
+        None => shared.list_of(&instance, proxy.mode, central.id(), || {
             let definitions = merged_upstreams(&instance, proxy.mode, &central);
             plans(definitions, settings, shared)
-        }
+        }),
     };
     complain(&instance, &upstreams, asker);
     let header = Header {
@@ -138,8 +141,14 @@ pub(super) fn build(
         Some(previous) if **previous.header == header => previous.header.clone(),
         _ => Part::new(header),
     };
+    let service = &header.proxy.destination_service_name;
+    let cohort = match previous.map(|p| &p.cohort) {
+        Some(cohort) if cohort.is_of(service, &upstreams) => cohort.clone(),
+        _ => CohortSpec::new(service, upstreams.clone()),
+    };
     Some(Base {
         header,
+        cohort,
         upstreams,
         instance,
         central,
@@ -184,7 +193,7 @@ fn plans(
     definitions: Vec<Upstream>,
     settings: &ProxySettings,
     shared: &SharedParts,
-) -> PartRef<UpstreamPlans> {
+) -> Vec<PartRef<UpstreamPlan>> {
     let mut plans: Vec<_> = definitions
         .into_iter()
         .filter(|u| !holds_defaults(u) && unsupported(u).is_none())
@@ -195,7 +204,7 @@ fn plans(
     plans.reverse();
     plans.dedup_by(|a, b| a.upstream_id() == b.upstream_id());
     plans.reverse();
-    shared.plans(plans)
+    plans
 }
 
 fn plan(

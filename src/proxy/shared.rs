@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use triomphe::Arc;
 
-use crate::model::Upstream;
+use crate::model::{ProxyMode, ServiceInstance, Upstream};
 use crate::proxy::registration::{UpstreamPlan, UpstreamPlans};
 use crate::snapshot::{
     Part, PartId, PartRef, UpstreamDefinition, UpstreamSettings, UpstreamTarget,
 };
+
+/// With more lists known than this, and than twice those in use, all are forgotten.
+const MOST_KNOWN: usize = 1_024;
 
 /// The parts that the proxies of one engine share. It holds strong references and lets go of those that nobody else
 /// holds when a table has doubled (decision E9).
@@ -18,6 +23,8 @@ use crate::snapshot::{
 pub struct SharedParts {
     plans: Interner<DefinitionKey, UpstreamPlan>,
     lists: Interner<Box<[PartId]>, UpstreamPlans>,
+    /// Which list follows from which registration: replicas needn't work it out again. It is cleared now and then.
+    known_lists: Mutex<HashMap<ListKey, PartRef<UpstreamPlans>, RandomState>>,
     settings: Interner<String, UpstreamSettings>,
     targets: Interner<TargetKey, UpstreamTarget>,
 }
@@ -40,6 +47,33 @@ impl Hash for DefinitionKey {
     }
 }
 
+/// What a list of plans follows from: the upstreams of a registration, and what is merged into them.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ListKey {
+    registration: DialsAlike,
+    mode: ProxyMode,
+    central: PartId,
+}
+
+/// A registration, by its upstreams.
+#[derive(Debug)]
+struct DialsAlike(Arc<ServiceInstance>);
+
+impl PartialEq for DialsAlike {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+            || (self.0.kind == other.0.kind && self.0.proxy.upstreams == other.0.proxy.upstreams)
+    }
+}
+
+impl Eq for DialsAlike {}
+
+impl Hash for DialsAlike {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.proxy.upstreams.hash(state);
+    }
+}
+
 /// What an upstream target is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TargetKey {
@@ -48,7 +82,7 @@ pub(super) struct TargetKey {
     /// Chain.
     pub chain: PartId,
     /// Instances of each target of the chain, in the order of the targets.
-    pub endpoints: Vec<Option<PartId>>,
+    pub endpoints: SmallVec<[Option<PartId>; 1]>,
 }
 
 impl SharedParts {
@@ -63,8 +97,37 @@ impl SharedParts {
         self.plans.get(key, || build(definition))
     }
 
+    /// The shared list for a registration with its central configuration merged in; `work_out` makes the plans.
+    pub(super) fn list_of(
+        &self,
+        instance: &Arc<ServiceInstance>,
+        mode: ProxyMode,
+        central: PartId,
+        work_out: impl FnOnce() -> Vec<PartRef<UpstreamPlan>>,
+    ) -> PartRef<UpstreamPlans> {
+        let key = ListKey {
+            registration: DialsAlike(instance.clone()),
+            mode,
+            central,
+        };
+        if let Some(list) = self.known_lists.lock().get(&key) {
+            return list.clone();
+        }
+        let list = self.plans(work_out());
+        let mut known = self.known_lists.lock();
+        let forgotten = if known.len() >= MOST_KNOWN.max(2 * self.lists.len()) {
+            std::mem::take(&mut *known)
+        } else {
+            HashMap::default()
+        };
+        known.insert(key, list.clone());
+        drop(known);
+        drop(forgotten);
+        list
+    }
+
     /// The shared list for equal plans.
-    pub(super) fn plans(&self, plans: Vec<PartRef<UpstreamPlan>>) -> PartRef<UpstreamPlans> {
+    fn plans(&self, plans: Vec<PartRef<UpstreamPlan>>) -> PartRef<UpstreamPlans> {
         let key = plans.iter().map(|plan| plan.id()).collect();
         self.lists.get(key, || plans.into())
     }
@@ -105,6 +168,8 @@ impl SharedParts {
 
     /// Lets go of every part that nobody else holds, and counts the rest.
     pub fn sweep(&self) -> usize {
+        let known = std::mem::take(&mut *self.known_lists.lock());
+        drop(known);
         // In this order: lists hold plans, plans and targets hold settings.
         self.lists.sweep() + self.plans.sweep() + self.targets.sweep() + self.settings.sweep()
     }
@@ -117,7 +182,7 @@ struct Interner<K, T> {
 
 #[derive(Debug)]
 struct Table<K, T> {
-    parts: HashMap<K, PartRef<T>, foldhash::fast::RandomState>,
+    parts: HashMap<K, PartRef<T>, RandomState>,
     sweep_at: usize,
     built: u64,
 }

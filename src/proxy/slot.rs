@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::proxy::ProxySettings;
 use crate::snapshot::PartId;
 use crate::source::{Answer, Query, QueryError, QueryId};
 use crate::sync::fault::{self, Point};
@@ -119,7 +120,25 @@ pub(super) struct Run<'a> {
     pub rewired: bool,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    pub fn new(
+        settings: &ProxySettings,
+        inputs: &'a mut dyn Inputs,
+        changed: Changed<'a>,
+        now: Duration,
+    ) -> Self {
+        Self {
+            inputs,
+            changed,
+            now,
+            patience: settings.make_before_break,
+            deadline: None,
+            terminal: None,
+            built: 0,
+            rewired: false,
+        }
+    }
+
     /// Whether one of the answers read differs from what was read. A query is often marked where its answer turns out to be
     /// the same (in a herd, every answer that may have changed is): then nothing has to be built.
     fn differs(&mut self, reads: &[Read]) -> bool {
@@ -234,14 +253,14 @@ impl Asker<'_, '_> {
 }
 
 /// The memory of one part.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Slot<S, O> {
     current: Option<Built<S, O>>,
     /// Rare, so that it stands elsewhere.
     attempt: Option<Box<Attempt<S>>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Built<S, O> {
     spec: S,
     output: O,
@@ -251,7 +270,7 @@ struct Built<S, O> {
 }
 
 /// A build that lacks something.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Attempt<S> {
     spec: S,
     reads: Reads,
@@ -435,7 +454,37 @@ impl<S: PartialEq, O> Slot<S, O> {
     }
 }
 
+impl<S: Clone, O: Clone> Slot<S, O> {
+    /// Takes over what another slot has in service, if that is complete and this one has nothing complete. The next run must
+    /// look at everything: the answers that were read there have not been asked for here.
+    pub fn adopt(&mut self, from: &Self) {
+        if from.is_complete() && !self.is_complete() {
+            self.current.clone_from(&from.current);
+            if self.attempt.is_none() {
+                // What was awaited there is awaited no longer for being awaited here.
+                self.attempt.clone_from(&from.attempt);
+            }
+        }
+    }
+}
+
 impl<S, O> Slot<S, O> {
+    /// Whether it has an output that lacks nothing.
+    pub fn is_complete(&self) -> bool {
+        self.current.as_ref().is_some_and(|c| c.complete)
+    }
+
+    /// Whether something is lacking or wrong.
+    pub fn has_issues(&self) -> bool {
+        self.current.as_ref().is_some_and(|c| c.issues.is_some())
+            || self.attempt.as_ref().is_some_and(|a| a.issues.is_some())
+    }
+
+    /// Whether a replacement is awaited.
+    pub fn is_waiting(&self) -> bool {
+        self.attempt.is_some()
+    }
+
     /// The output in service.
     pub fn output(&self) -> Option<&O> {
         self.current.as_ref().map(|c| &c.output)

@@ -6,22 +6,24 @@ use crate::model::chain::{ChainTarget, CompiledChain};
 use crate::proxy::registration::UpstreamPlan;
 use crate::proxy::shared::{SharedParts, TargetKey};
 use crate::proxy::slot::{Asker, Issue, Run, Slot};
-use crate::snapshot::{PartRef, TargetEndpoints, UpstreamEntry, UpstreamSettings, UpstreamTarget};
+use crate::snapshot::{
+    PartRef, TargetEndpoints, TargetList, UpstreamEntry, UpstreamSettings, UpstreamTarget,
+};
 use crate::source::{Answer, EndpointsQuery, Query, QueryId};
 
 /// The state of one upstream: its chain, then what the chain leads to. Two stages, so that while the targets of a new chain
 /// are awaited the old chain stays in service with fresh endpoints.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct UpstreamState {
     plan: PartRef<UpstreamPlan>,
     chain: Slot<ChainSpec, PartRef<CompiledChain>>,
     target: Slot<TargetSpec, PartRef<UpstreamTarget>>,
-    /// The plan was replaced since the last look.
+    /// Not looked at yet since it was made, or took over.
     moved: bool,
 }
 
 /// Which chain: the plan's.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ChainSpec(PartRef<UpstreamPlan>);
 
 impl PartialEq for ChainSpec {
@@ -30,7 +32,7 @@ impl PartialEq for ChainSpec {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct TargetSpec {
     settings: PartRef<UpstreamSettings>,
     chain: PartRef<CompiledChain>,
@@ -56,9 +58,24 @@ impl UpstreamState {
         &self.plan
     }
 
-    pub(super) fn set_plan(&mut self, plan: PartRef<UpstreamPlan>) {
-        self.moved |= self.plan.id() != plan.id();
-        self.plan = plan;
+    /// Takes over what another state of the same upstream serves, if this one has nothing complete to serve yet.
+    pub(super) fn adopt(&mut self, from: &Self) {
+        if self.target.is_complete() {
+            return;
+        }
+        self.moved = true;
+        self.chain.adopt(&from.chain);
+        self.target.adopt(&from.target);
+    }
+
+    /// Whether something is lacking or wrong.
+    pub(super) fn has_issues(&self) -> bool {
+        self.chain.has_issues() || self.target.has_issues()
+    }
+
+    /// Whether something is awaited, so that time alone may change it.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.moved || self.chain.is_waiting() || self.target.is_waiting()
     }
 
     /// Brings the upstream up to date; returns whether anything in it changed.
@@ -80,9 +97,11 @@ impl UpstreamState {
                     settings: self.plan.settings.clone(),
                     chain: chain.clone(),
                 };
-                changed |= self.target.refresh(spec, false, run, |spec, _, asker| {
-                    Some(targets(spec, shared, asker))
-                });
+                changed |= self
+                    .target
+                    .refresh(spec, false, run, |spec, previous, asker| {
+                        Some(targets(spec, shared, previous, asker))
+                    });
             }
             None => {
                 changed |= self.target.output().is_some();
@@ -115,13 +134,16 @@ impl UpstreamState {
 fn targets(
     spec: &TargetSpec,
     shared: &SharedParts,
+    previous: Option<&PartRef<UpstreamTarget>>,
     asker: &mut Asker<'_, '_>,
 ) -> PartRef<UpstreamTarget> {
-    let endpoints: Vec<TargetEndpoints> = spec
+    let named = previous.filter(|previous| previous.chain.id() == spec.chain.id());
+    let endpoints: TargetList = spec
         .chain
         .targets
         .iter()
-        .map(|(id, target)| {
+        .enumerate()
+        .map(|(at, (id, target))| {
             let endpoints = match query(target) {
                 Some(query) => match asker.ask(&query) {
                     Some(Answer::Endpoints(endpoints)) => Some(endpoints),
@@ -135,8 +157,10 @@ fn targets(
                     None
                 }
             };
+            // The ids of a chain that is the same are shared.
+            let known = named.and_then(|named| named.endpoints.get(at));
             TargetEndpoints {
-                target: SmolStr::from(id),
+                target: known.map_or_else(|| SmolStr::from(id), |known| known.target.clone()),
                 endpoints,
             }
         })

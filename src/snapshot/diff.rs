@@ -5,7 +5,8 @@ use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use smol_str::SmolStr;
 
 use super::{
-    ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, UpstreamEntry, UpstreamTarget,
+    ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, SharedSidecar, UpstreamEntry,
+    UpstreamTarget,
 };
 use crate::model::UpstreamId;
 
@@ -90,9 +91,6 @@ impl ConfigSnapshot {
         if self.header.id() != newer.header.id() {
             changes.push(SnapshotChange::Header);
         }
-        if self.roots.id() != newer.roots.id() {
-            changes.push(SnapshotChange::Roots);
-        }
         match (&self.kind, &newer.kind) {
             (KindSnapshot::ConnectProxy(a), KindSnapshot::ConnectProxy(b)) => {
                 sidecar(a, b, &mut changes)
@@ -107,6 +105,19 @@ fn sidecar(
     new: &ConnectProxySnapshot,
     changes: &mut Vec<SnapshotChange>,
 ) {
+    if old.exposed_checks.id() != new.exposed_checks.id() {
+        changes.push(SnapshotChange::ExposedChecks);
+    }
+    if !triomphe::Arc::ptr_eq(&old.shared, &new.shared) {
+        shared(&old.shared, &new.shared, changes);
+    }
+}
+
+/// The differences in what sidecars share.
+pub(super) fn shared(old: &SharedSidecar, new: &SharedSidecar, changes: &mut Vec<SnapshotChange>) {
+    if old.roots.id() != new.roots.id() {
+        changes.push(SnapshotChange::Roots);
+    }
     if old.leaf.id() != new.leaf.id() {
         changes.push(SnapshotChange::Leaf);
     }
@@ -119,17 +130,20 @@ fn sidecar(
     if old.jwt_providers.id() != new.jwt_providers.id() {
         changes.push(SnapshotChange::JwtProviders);
     }
-    if old.exposed_checks.id() != new.exposed_checks.id() {
-        changes.push(SnapshotChange::ExposedChecks);
-    }
-    if !triomphe::Arc::ptr_eq(&old.upstreams, &new.upstreams) {
-        upstreams(&old.upstreams, &new.upstreams, changes);
+    if !old.upstreams.is_same(&new.upstreams) {
+        for (old, new) in old.upstreams.stretches(&new.upstreams) {
+            upstreams(old.iter(), new.iter(), changes);
+        }
     }
 }
 
 /// Merges two lists that are sorted by upstream id.
-fn upstreams(old: &[UpstreamEntry], new: &[UpstreamEntry], changes: &mut Vec<SnapshotChange>) {
-    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+fn upstreams<'a>(
+    old: impl Iterator<Item = &'a UpstreamEntry>,
+    new: impl Iterator<Item = &'a UpstreamEntry>,
+    changes: &mut Vec<SnapshotChange>,
+) {
+    let (mut old, mut new) = (old.peekable(), new.peekable());
     loop {
         match (old.peek(), new.peek()) {
             (None, None) => return,

@@ -4,7 +4,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{
     ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, Part, TargetEndpoints,
-    UpstreamEntry,
+    UpstreamEntry, UpstreamList,
 };
 
 impl ConfigSnapshot {
@@ -36,7 +36,7 @@ impl Serialize for ConfigSnapshot {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("Index", &self.store_index)?;
         header(&self.header, &mut map)?;
-        map.serialize_entry("Roots", &Inner(&self.roots))?;
+        map.serialize_entry("Roots", &Inner(self.roots()))?;
         match &self.kind {
             KindSnapshot::ConnectProxy(sidecar) => map.serialize_entry("ConnectProxy", sidecar)?,
         }
@@ -97,7 +97,7 @@ fn without_keys<T: Serialize>(record: &T) -> serde_json::Value {
 }
 
 /// Upstreams as an object keyed by upstream id.
-struct Upstreams<'a>(&'a [UpstreamEntry]);
+struct Upstreams<'a>(&'a UpstreamList);
 
 impl Serialize for Upstreams<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

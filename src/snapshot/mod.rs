@@ -9,7 +9,9 @@ mod diff;
 mod json;
 mod part;
 mod settings;
+mod upstream_list;
 
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 use std::collections::BTreeMap;
 use triomphe::Arc;
@@ -23,6 +25,7 @@ use crate::model::{
 pub use diff::{SnapshotChange, SnapshotDiff};
 pub use part::{Part, PartId, PartRef};
 pub use settings::UpstreamSettings;
+pub use upstream_list::UpstreamList;
 
 /// Everything that one proxy needs, at one store index.
 #[derive(Debug, Clone)]
@@ -31,8 +34,6 @@ pub struct ConfigSnapshot {
     pub store_index: u64,
     /// Who the proxy is, with the central configuration merged in.
     pub header: PartRef<Header>,
-    /// Trust roots.
-    pub roots: PartRef<CaRoots>,
     /// What its kind needs beside.
     pub kind: KindSnapshot,
 }
@@ -71,9 +72,20 @@ pub struct Header {
     pub intention_default_allow: bool,
 }
 
-/// What a sidecar needs (kinds.md 6, 7).
+/// What a sidecar needs (kinds.md 6, 7): what it shares with its replicas, and what is its own.
 #[derive(Debug, Clone)]
 pub struct ConnectProxySnapshot {
+    /// What all sidecars of one service with the same upstreams have in common.
+    pub shared: Arc<SharedSidecar>,
+    /// What of the application's own checks is to be opened; empty unless `Expose.Checks` is set.
+    pub exposed_checks: PartRef<ExposedChecks>,
+}
+
+/// What sidecars of one service with the same upstreams have in common: one allocation for all of them.
+#[derive(Debug, Clone)]
+pub struct SharedSidecar {
+    /// Trust roots.
+    pub roots: PartRef<CaRoots>,
     /// The certificate that it presents.
     pub leaf: PartRef<IssuedCert>,
     /// Who may call its service, highest precedence first.
@@ -82,10 +94,29 @@ pub struct ConnectProxySnapshot {
     pub mesh: PartRef<Option<MeshConfig>>,
     /// Token providers by name, sorted.
     pub jwt_providers: PartRef<Vec<Arc<JwtProvider>>>,
-    /// What of the application's own checks is to be opened; empty unless `Expose.Checks` is set.
-    pub exposed_checks: PartRef<ExposedChecks>,
     /// What the application dials, sorted by id.
-    pub upstreams: Arc<[UpstreamEntry]>,
+    pub upstreams: UpstreamList,
+}
+
+impl SharedSidecar {
+    /// Whether the two are made of the same parts.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.roots.id() == other.roots.id()
+            && self.leaf.id() == other.leaf.id()
+            && self.intentions.id() == other.intentions.id()
+            && self.mesh.id() == other.mesh.id()
+            && self.jwt_providers.id() == other.jwt_providers.id()
+            && self.upstreams.has_same_parts(&other.upstreams)
+    }
+}
+
+impl std::ops::Deref for ConnectProxySnapshot {
+    type Target = SharedSidecar;
+
+    fn deref(&self) -> &SharedSidecar {
+        &self.shared
+    }
 }
 
 /// An upstream of one proxy.
@@ -114,8 +145,11 @@ pub struct UpstreamTarget {
     /// The compiled chain.
     pub chain: PartRef<CompiledChain>,
     /// Instances by target, sorted by target id; one entry for every target of the chain.
-    pub endpoints: Vec<TargetEndpoints>,
+    pub endpoints: TargetList,
 }
+
+/// Targets with their instances: of most chains, one.
+pub type TargetList = SmallVec<[TargetEndpoints; 1]>;
 
 /// The instances of one target of a chain.
 #[derive(Debug, Clone)]
@@ -127,6 +161,18 @@ pub struct TargetEndpoints {
 }
 
 impl ConfigSnapshot {
+    /// Whether the two are made of the same parts: [`ConfigSnapshot::diff`] finds nothing, but sooner.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same_kind = match (&self.kind, &other.kind) {
+            (KindSnapshot::ConnectProxy(a), KindSnapshot::ConnectProxy(b)) => {
+                a.exposed_checks.id() == b.exposed_checks.id()
+                    && (Arc::ptr_eq(&a.shared, &b.shared) || a.shared.is_same(&b.shared))
+            }
+        };
+        self.header.id() == other.header.id() && same_kind
+    }
+
     /// The identity of the proxy.
     #[must_use]
     pub fn proxy_id(&self) -> &ProxyId {
@@ -137,6 +183,14 @@ impl ConfigSnapshot {
     #[must_use]
     pub fn proxy_kind(&self) -> ServiceKind {
         self.header.kind
+    }
+
+    /// Trust roots.
+    #[must_use]
+    pub fn roots(&self) -> &PartRef<CaRoots> {
+        match &self.kind {
+            KindSnapshot::ConnectProxy(sidecar) => &sidecar.roots,
+        }
     }
 
     /// The certificate, where the kind has one.
@@ -172,6 +226,18 @@ impl UpstreamEntry {
     }
 }
 
+impl UpstreamEntry {
+    /// Whether the two are made of the same parts.
+    fn is_same(&self, other: &Self) -> bool {
+        let same_target = match (&self.target, &other.target) {
+            (Some(a), Some(b)) => a.id() == b.id() || a.is_same(b),
+            (None, None) => true,
+            _ => false,
+        };
+        self.definition.id() == other.definition.id() && same_target
+    }
+}
+
 impl From<Upstream> for UpstreamDefinition {
     fn from(upstream: Upstream) -> Self {
         Self {
@@ -182,6 +248,18 @@ impl From<Upstream> for UpstreamDefinition {
 }
 
 impl UpstreamTarget {
+    /// Whether the two are made of the same parts.
+    fn is_same(&self, other: &Self) -> bool {
+        let of = |target: &TargetEndpoints| target.endpoints.as_ref().map(|part| part.id());
+        self.chain.id() == other.chain.id()
+            && self.settings.id() == other.settings.id()
+            && self
+                .endpoints
+                .iter()
+                .map(of)
+                .eq(other.endpoints.iter().map(of))
+    }
+
     /// The instances of a target: `None` if the chain has no such target or they aren't known yet.
     #[must_use]
     pub fn endpoints_of(&self, target: &str) -> Option<&PartRef<Vec<Endpoint>>> {

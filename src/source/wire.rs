@@ -282,7 +282,7 @@ fn next_nodes(node: &crate::model::chain::ChainNode) -> impl Iterator<Item = &st
 fn has_cycle(chain: &CompiledChain) -> bool {
     let mut before: std::collections::BTreeMap<&str, usize> =
         chain.nodes.keys().map(|key| (key.as_str(), 0)).collect();
-    for next in chain.nodes.values().flat_map(next_nodes) {
+    for next in chain.nodes.values().flat_map(|node| next_nodes(node)) {
         if let Some(count) = before.get_mut(next) {
             *count += 1;
         }
@@ -295,7 +295,12 @@ fn has_cycle(chain: &CompiledChain) -> bool {
     let mut taken = 0;
     while let Some(key) = free.pop() {
         taken += 1;
-        for next in chain.nodes.get(key).into_iter().flat_map(next_nodes) {
+        for next in chain
+            .nodes
+            .get(key)
+            .into_iter()
+            .flat_map(|node| next_nodes(node))
+        {
             if let Some(count) = before.get_mut(next) {
                 *count -= 1;
                 if *count == 0 {

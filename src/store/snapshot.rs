@@ -68,9 +68,16 @@ impl StoreSnapshot {
 }
 
 /// The keys that a query read; few, since a key covers whatever one read method returns.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reads {
-    keys: Vec<Key>,
+    /// Shared: the index of readers has them too.
+    keys: Arc<[Key]>,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self::from_iter([])
+    }
 }
 
 impl Reads {
@@ -86,7 +93,9 @@ impl FromIterator<Key> for Reads {
         let mut keys: Vec<Key> = keys.into_iter().collect();
         keys.sort_unstable();
         keys.dedup();
-        Self { keys }
+        Self {
+            keys: Arc::from(keys),
+        }
     }
 }
 

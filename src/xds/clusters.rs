@@ -116,6 +116,7 @@ pub(super) fn target_of<'a>(
     chain
         .targets
         .get(id)
+        .map(|target| &**target)
         .ok_or_else(|| BuildError::new(format!("the chain has no target {id:?}")))
 }
 

@@ -13,8 +13,8 @@ use crate::model::{
     MeshConfig, PrivateKey, ProxyId, ServiceKind, Upstream, decode_document,
 };
 use crate::snapshot::{
-    ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, Part, PartRef, TargetEndpoints,
-    UpstreamEntry, UpstreamSettings, UpstreamTarget,
+    ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, Part, PartRef, SharedSidecar,
+    TargetEndpoints, UpstreamEntry, UpstreamSettings, UpstreamTarget,
 };
 
 pub(super) const TD: &str = "11111111-2222-3333-4444-555555555555.consul";
@@ -167,14 +167,16 @@ impl Fixture {
         ConfigSnapshot {
             store_index: 7,
             header: self.header.clone(),
-            roots: self.roots.clone(),
             kind: KindSnapshot::ConnectProxy(ConnectProxySnapshot {
-                leaf: self.leaf.clone(),
-                intentions: self.intentions.clone(),
-                mesh: self.mesh.clone(),
-                jwt_providers: self.jwt_providers.clone(),
+                shared: Arc::new(SharedSidecar {
+                    roots: self.roots.clone(),
+                    leaf: self.leaf.clone(),
+                    intentions: self.intentions.clone(),
+                    mesh: self.mesh.clone(),
+                    jwt_providers: self.jwt_providers.clone(),
+                    upstreams: self.upstreams.iter().cloned().collect(),
+                }),
                 exposed_checks: self.exposed_checks.clone(),
-                upstreams: Arc::from(self.upstreams.clone()),
             }),
         }
     }

@@ -183,7 +183,7 @@ impl Run<'_> {
     }
 
     fn roots(&mut self) {
-        let (result, hold) = self.shared.roots(&self.snapshot.roots);
+        let (result, hold) = self.shared.roots(self.snapshot.roots());
         self.new.holds.push(hold);
         let good = match result {
             Ok((resource, problems)) => {
@@ -273,7 +273,7 @@ impl Run<'_> {
 
     fn public_listener(&mut self, proxy: &Proxy<'_>, sidecar: &ConnectProxySnapshot) {
         let header = &self.snapshot.header;
-        let trust_domain = &self.snapshot.roots.trust_domain;
+        let trust_domain = &self.snapshot.roots().trust_domain;
         let parts = vec![
             header.id(),
             sidecar.intentions.id(),
@@ -307,7 +307,7 @@ impl Run<'_> {
             let inbound = Inbound {
                 intentions: &sidecar.intentions,
                 mesh: (***mesh).as_ref(),
-                trust_domain: &self.snapshot.roots.trust_domain,
+                trust_domain: &self.snapshot.roots().trust_domain,
                 jwt_providers: &sidecar.jwt_providers,
             };
             sidecar::public_listener(proxy, inbound)

@@ -94,6 +94,7 @@ fn node_of<'a>(chain: &'a CompiledChain, key: &str) -> Result<&'a ChainNode, Bui
     chain
         .nodes
         .get(key)
+        .map(|node| &**node)
         .ok_or_else(|| BuildError::new(format!("the chain has no node {key:?}")))
 }
 

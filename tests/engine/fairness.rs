@@ -53,6 +53,60 @@ fn one_change_of_an_endpoint_is_computed_once_and_runs_its_readers_once() {
     assert!(end.answers_computed - after.answers_computed <= 1);
 }
 
+#[test]
+fn replicas_share_their_state_and_one_change_is_built_once_for_all() {
+    let world = World::new();
+    world.instance("db", 1);
+    world.instance("cache", 1);
+    let count = size("PROXYCFG_PROXIES", 300);
+    let ids: Vec<_> = (0..count).map(|n| proxy_id(&format!("p{n}"))).collect();
+    let instance = |n: usize, upstreams: &[&str]| {
+        let mut instance = sidecar("web", upstreams);
+        instance.proxy.destination_service_id = format!("web-{n}");
+        instance
+    };
+    for (n, id) in ids.iter().enumerate() {
+        world.register(id, instance(n, &["db"]));
+    }
+    for id in &ids {
+        world.ready(id);
+    }
+    world.settle();
+    let before = world.manager().counts();
+    assert_eq!(before.cohorts, 1);
+    world.check("db", 1, CheckStatus::Warning);
+    world.settle();
+    let after = world.manager().counts();
+    assert_eq!(after.answers_computed - before.answers_computed, 1);
+    assert_eq!(after.parts_built - before.parts_built, 1, "once for all");
+    assert_eq!(after.runs - before.runs, count as u64);
+    assert_eq!(after.published - before.published, count as u64);
+    let shared = |id| {
+        let snapshot = world.ready(id);
+        let proxycfg::snapshot::KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
+        sidecar.shared.clone()
+    };
+    let first = shared(&ids[0]);
+    assert!(
+        ids.iter()
+            .all(|id| triomphe::Arc::ptr_eq(&first, &shared(id)))
+    );
+
+    // One of them comes to dial something else: it leaves the others.
+    world.register(&ids[0], instance(0, &["cache", "db"]));
+    world.settle();
+    assert_eq!(world.manager().counts().cohorts, 2);
+    assert_eq!(shared(&ids[0]).upstreams.len(), 2);
+    assert!(triomphe::Arc::ptr_eq(&first, &shared(&ids[1])));
+    for id in &ids {
+        world
+            .manager()
+            .deregister(id, &proxycfg::ProxySource::LOCAL);
+    }
+    world.settle();
+    assert_eq!(world.manager().counts().cohorts, 0);
+}
+
 fn retagged() -> Vec<proxycfg::store::Op> {
     let mut ops = instance_ops("db", 1);
     ops.retain_mut(|op| match op {

@@ -45,7 +45,7 @@ enum Act {
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    let service = 0..SERVICES.len();
+    let (service, proxy) = (0..SERVICES.len(), 0..PROXIES);
     prop_oneof![
         4 => (service.clone(), 0..3_u32).prop_map(|(s, n)| Act::Instance(s, n)),
         2 => (service.clone(), 0..3_u32).prop_map(|(s, n)| Act::RemoveInstance(s, n)),
@@ -56,11 +56,13 @@ fn act() -> impl Strategy<Value = Act> {
         2 => (service.clone(), 0..3_u8).prop_map(|(s, v)| Act::Intentions(s, v)),
         2 => (0..4_u8, service.clone()).prop_map(|(k, s)| Act::Delete(k, s)),
         3 => (1..1_000_u32).prop_map(Act::Pair),
-        4 => (service.clone(), 0..16_u8, 0..3_u8, any::<bool>())
+        2 => (proxy.clone(), 0..16_u8, 0..3_u8, any::<bool>())
             .prop_map(|(p, u, v, t)| Act::Register(p, u, v, t)),
-        1 => service.clone().prop_map(Act::Deregister),
-        2 => service.clone().prop_map(Act::Watch),
-        1 => service.prop_map(Act::Cancel),
+        4 => (proxy.clone(), prop::sample::select(&USUAL[..]), any::<bool>())
+            .prop_map(|(p, u, t)| Act::Register(p, u, 0, t)),
+        1 => proxy.clone().prop_map(Act::Deregister),
+        2 => proxy.clone().prop_map(Act::Watch),
+        1 => proxy.prop_map(Act::Cancel),
         1 => Just(Act::Settle),
         1 => Just(Act::RotateRoot),
         1 => (1..15_u8).prop_map(Act::Tick),
@@ -151,7 +153,6 @@ fn play(world: &World, acts: &[Act]) -> Registered {
     let mut registered = Registered::new();
     let watches: Mutex<Vec<Seen>> = Mutex::default();
     let done = AtomicBool::new(false);
-    let id_of = |service: &usize| proxy_id(SERVICES[*service]);
     let enlist = |registered: &mut Registered, id, instance: ServiceInstance, token| {
         register(world, &id, &instance, token);
         registered.insert(id, (instance, token));
@@ -223,21 +224,21 @@ fn play(world: &World, acts: &[Act]) -> Registered {
                 Act::Pair(k) => pair(*k),
                 Act::Register(p, upstreams, variant, token) => {
                     let instance = definition(*p, *upstreams, *variant);
-                    enlist(&mut registered, id_of(p), instance, *token);
+                    enlist(&mut registered, id_of(*p), instance, *token);
                     continue;
                 }
                 Act::Deregister(p) => {
-                    let id = id_of(p);
+                    let id = id_of(*p);
                     let was = world.manager().deregister(&id, &ProxySource::LOCAL);
                     assert_eq!(was, registered.remove(&id).is_some());
                     continue;
                 }
                 Act::Watch(p) => {
-                    watch(id_of(p));
+                    watch(id_of(*p));
                     continue;
                 }
                 Act::Cancel(p) => {
-                    let id = id_of(p);
+                    let id = id_of(*p);
                     let mut watches = watches.lock();
                     if let Some(at) = watches.iter().position(|seen| seen.id == id) {
                         let gone = watches.swap_remove(at);

@@ -10,19 +10,22 @@ use crate::host::*;
 use crate::stress::size;
 use crate::world::*;
 
-/// What is alive.
-fn alive(counts: &EngineCounts) -> (usize, u64, usize, u64, usize) {
+/// What is alive in an engine.
+type Alive = (usize, u64, usize, u64, usize, usize);
+
+fn alive(counts: &EngineCounts) -> Alive {
     (
         counts.queries,
         counts.states,
         counts.proxies,
         counts.watches,
         counts.threads,
+        counts.cohorts,
     )
 }
 
 /// Moves time on until what lingers is gone.
-fn linger(host: &Host, expected: (usize, u64, usize, u64, usize)) {
+fn linger(host: &Host, expected: Alive) {
     eventually("all is let go", || {
         host.clock.advance(Duration::from_secs(3));
         alive(&host.manager.counts()) == expected
@@ -34,7 +37,7 @@ fn nothing_is_left_after_a_thousand_rounds() {
     let host = Host::new();
     host.apply(instance_ops("db", 1));
     let base = alive(&host.manager.counts());
-    assert_eq!(base, (0, 0, 0, 0, 3));
+    assert_eq!(base, (0, 0, 0, 0, 3, 0));
     for round in 0..size("PROXYCFG_ROUNDS", 1_000) {
         let id = proxy_id(&format!("web{}", round % 5));
         let mut watch = host.manager.watch(&id);

@@ -310,8 +310,8 @@ fn contract_6_tokens_share_nothing_that_depends_on_them() {
     assert_eq!(scopes.len(), 2);
     assert!(scopes.contains(&token("a")) && scopes.contains(&token("b")));
     assert_eq!(
-        of_a.roots.id(),
-        of_b.roots.id(),
+        of_a.roots().id(),
+        of_b.roots().id(),
         "what depends on no token is shared"
     );
 }

@@ -11,6 +11,18 @@ use crate::world::*;
 
 pub const SERVICES: [&str; 4] = ["api", "cache", "db", "web"];
 
+/// Proxies by number: two replicas of each service.
+pub const PROXIES: usize = 2 * SERVICES.len();
+
+/// The id of a proxy by number.
+pub fn id_of(proxy: usize) -> ProxyId {
+    let replica = ["", "-2"][proxy / SERVICES.len() % 2];
+    proxy_id(&format!("{}{replica}", SERVICES[proxy % SERVICES.len()]))
+}
+
+/// Lists of upstreams that replicas often have in common.
+pub const USUAL: [u8; 3] = [0b0100, 0b0110, 0b1111];
+
 pub fn service_defaults(service: &str, variant: u8) -> Value {
     let mut entry = json!({"Kind": "service-defaults", "Name": service});
     let more = match variant {
@@ -59,14 +71,16 @@ pub fn intentions(service: &str, variant: u8) -> Value {
     json!({"Kind": "service-intentions", "Name": service, "Sources": sources})
 }
 
-pub fn definition(service: usize, upstreams: u8, variant: u8) -> ServiceInstance {
+/// A sidecar of proxy `proxy`'s service, with the upstreams of the bits.
+pub fn definition(proxy: usize, upstreams: u8, variant: u8) -> ServiceInstance {
     let names: Vec<&str> = SERVICES
         .iter()
         .enumerate()
         .filter(|(n, _)| upstreams & (1 << n) != 0)
         .map(|(_, name)| *name)
         .collect();
-    let mut instance = sidecar(SERVICES[service], &names);
+    let mut instance = sidecar(SERVICES[proxy % SERVICES.len()], &names);
+    instance.proxy.destination_service_id = id_of(proxy).service_id.to_string();
     for upstream in &mut instance.proxy.upstreams {
         match variant {
             0 => {}

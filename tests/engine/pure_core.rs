@@ -11,7 +11,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proxycfg::model::{CaConfig, CaRoots, ProxyId, ServiceInstance, ServiceKind};
 use proxycfg::proxy::{
-    Changed, Input, Inputs, ProxySettings, ProxyState, Registration, RunOutcome, SharedParts,
+    Changed, Input, Inputs, ProxySettings, Registration, SharedParts, SoloOutcome, SoloProxy,
 };
 use proxycfg::snapshot::{ConfigSnapshot, KindSnapshot, Part};
 use proxycfg::source::{
@@ -147,7 +147,7 @@ fn definition(variant: u8) -> ServiceInstance {
 struct Rig {
     library: Library,
     script: Script,
-    state: ProxyState,
+    state: SoloProxy,
     shared: SharedParts,
     settings: ProxySettings,
     now: Duration,
@@ -165,7 +165,7 @@ impl Rig {
         Self {
             library: Library::new(),
             script: Script::default(),
-            state: ProxyState::new(id, ServiceKind::ConnectProxy, registration).unwrap(),
+            state: SoloProxy::new(id, ServiceKind::ConnectProxy, registration).unwrap(),
             shared: SharedParts::default(),
             settings: ProxySettings::default(),
             now: Duration::ZERO,
@@ -174,7 +174,7 @@ impl Rig {
         }
     }
 
-    fn run(&mut self, changed: Changed<'_>) -> RunOutcome {
+    fn run(&mut self, changed: Changed<'_>) -> SoloOutcome {
         let outcome = self.state.run(
             &self.settings,
             &self.shared,

@@ -94,7 +94,7 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
     let manager = &mesh.embedded.manager;
     let s = random.below(SERVICES.len());
     let (service, n) = (SERVICES[s], random.below(3) as u32);
-    let variant = random.below(8) as u8;
+    let (p, variant) = (random.below(PROXIES), random.below(8) as u8);
     let ops = match random.below(24) {
         0..=3 => instance_ops(service, n),
         4 => vec![Op::DeregisterNode {
@@ -129,8 +129,13 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
             }]
         }
         13 | 14 => {
-            let id = proxy_id(service);
-            let mut options = options(definition(s, random.below(16) as u8, random.below(3) as u8));
+            let id = id_of(p);
+            let instance = if random.one_in(3) {
+                definition(p, random.below(16) as u8, random.below(3) as u8)
+            } else {
+                definition(p, USUAL[random.below(USUAL.len())], 0)
+            };
+            let mut options = options(instance);
             options.token = ["", "token"][random.below(2)].into();
             options.source = SOURCE;
             manager.register(&id, options.clone()).unwrap();
@@ -138,13 +143,13 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
             return;
         }
         15 => {
-            let id = proxy_id(service);
+            let id = id_of(p);
             let was = manager.deregister(&id, &SOURCE);
             assert_eq!(was, held.registered.remove(&id).is_some());
             return;
         }
         16 => {
-            let mut watch = manager.watch(&proxy_id(service));
+            let mut watch = manager.watch(&id_of(p));
             if random.one_in(2) {
                 watch.set_waker(|| {});
             }
@@ -159,12 +164,12 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
                         std::thread::sleep(Duration::from_millis(1));
                     }
                 };
-                let watch = manager.watch_with(&proxy_id(service), hang);
+                let watch = manager.watch_with(&id_of(p), hang);
                 held.hanging.push(watch);
                 return;
             }
             let (slow, broken) = (random.one_in(4), random.one_in(4));
-            let watch = manager.watch_with(&proxy_id(service), move |_| {
+            let watch = manager.watch_with(&id_of(p), move |_| {
                 if slow {
                     std::thread::sleep(Duration::from_millis(2));
                 }

@@ -41,7 +41,7 @@ pub struct Mesh {
 pub const SOURCE: ProxySource = ProxySource(smol_str::SmolStr::new_static("simulation"));
 
 /// What is alive in an engine.
-pub type Alive = (usize, u64, usize, u64, usize);
+pub type Alive = (usize, u64, usize, u64, usize, usize);
 
 pub fn alive(counts: &EngineCounts) -> Alive {
     (
@@ -50,6 +50,7 @@ pub fn alive(counts: &EngineCounts) -> Alive {
         counts.proxies,
         counts.watches,
         counts.threads,
+        counts.cohorts,
     )
 }
 
@@ -208,8 +209,14 @@ pub fn from_scratch(
         .collect()
 }
 
-/// Threads and open files of this process.
+/// Threads and open files of this process; but not the threads that wait to run other tests, which are named after them.
 pub fn handles() -> (usize, usize) {
-    let count = |folder| std::fs::read_dir(folder).unwrap().count();
-    (count("/proc/self/task"), count("/proc/self/fd"))
+    let of = |folder| std::fs::read_dir(folder).unwrap().flatten();
+    let is_test = |name: &str| name.contains("::");
+    let threads = of("/proc/self/task").filter(|thread| {
+        // A thread that has just ended has no name any more.
+        let name = std::fs::read_to_string(thread.path().join("comm"));
+        name.is_ok_and(|name| !is_test(&name))
+    });
+    (threads.count(), of("/proc/self/fd").count())
 }

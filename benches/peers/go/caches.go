@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -200,58 +201,75 @@ func fanOutChannels(s size) {
 
 // herd rebuilds all snapshots of a SnapshotCache, as a change of a default makes necessary, on all cores.
 func herd(s size) {
-	c, set := snapshots(s)
-	set(1, 5*time.Second)
-	begin := time.Now()
-	set(2, 7*time.Second)
-	took := time.Since(begin)
-	for p := range s.proxies {
-		snapshot := must(c.GetSnapshot(fmt.Sprint(p)))
-		clusters := snapshot.GetResources(resource.ClusterType)
-		check(snapshot.GetVersion(resource.ClusterType) == "2" && len(clusters) == s.upstreams, "rebuilt")
+	m := newSnapshots(s)
+	m.setAll(1, 5*time.Second)
+	for version, metric := range []string{2: "time", 3: "intention"} {
+		if metric == "" {
+			continue
+		}
+		begin := time.Now()
+		m.setAll(version, time.Duration(version)*time.Second)
+		took := time.Since(begin)
+		for p := range s.proxies {
+			snapshot := must(m.cache.GetSnapshot(fmt.Sprint(p)))
+			clusters := snapshot.GetResources(resource.ClusterType)
+			check(snapshot.GetVersion(resource.ClusterType) == fmt.Sprint(version) && len(clusters) == s.upstreams, "rebuilt")
+		}
+		print("SnapshotCache", metric, float64(took.Nanoseconds())/1e6, "ms")
 	}
-	print("SnapshotCache", "time", float64(took.Nanoseconds())/1e6, "ms")
 }
 
-// snapshots is a SnapshotCache, and what builds the snapshots of all proxies. Endpoints are shared between them.
-func snapshots(s size) (cache.SnapshotCache, func(version int, timeout time.Duration)) {
-	c := cache.NewSnapshotCache(true, cache.IDHash{}, nil)
-	assignments := make([]types.Resource, s.services)
-	for i := range assignments {
-		assignments[i] = assignment(fmt.Sprintf("s%d", i), s.endpoints, true)
+// snapshots is a SnapshotCache with the snapshots of all proxies. The clusters and endpoints of a service are equal for all
+// proxies here: they are shared between them.
+type snapshots struct {
+	size
+	cache       cache.SnapshotCache
+	assignments []types.Resource
+	clusters    []types.Resource
+}
+
+func newSnapshots(s size) *snapshots {
+	m := &snapshots{size: s, cache: cache.NewSnapshotCache(true, cache.IDHash{}, nil), assignments: make([]types.Resource, s.services), clusters: make([]types.Resource, s.services)}
+	for i := range m.assignments {
+		m.assignments[i] = assignment(fmt.Sprintf("s%d", i), s.endpoints, true)
 	}
-	set := func(version int, timeout time.Duration) {
-		// The clusters of a service are equal for all proxies here: they are shared too.
-		clusters := make([]types.Resource, s.services)
-		for i := range clusters {
-			clusters[i] = makeCluster(fmt.Sprintf("s%d", i), timeout)
-		}
-		build := func(p int) {
-			var dials, loads, listeners []types.Resource
-			for u := range s.upstreams {
-				service := (p*7 + u*13) % s.services
-				dials = append(dials, clusters[service])
-				loads = append(loads, assignments[service])
-				listeners = append(listeners, &listener.Listener{Name: fmt.Sprintf("s%d", service), Address: address("127.0.0.1", uint32(9001+u))})
-			}
-			snapshot := must(cache.NewSnapshot(fmt.Sprint(version), map[resource.Type][]types.Resource{
-				resource.ClusterType: dials, resource.EndpointType: loads, resource.ListenerType: listeners}))
-			if err := c.SetSnapshot(context.Background(), fmt.Sprint(p), snapshot); err != nil {
-				fail("%v", err)
-			}
-		}
-		var next atomic.Int64
-		var group sync.WaitGroup
-		for range 2 {
-			group.Go(func() {
-				for p := next.Add(1) - 1; p < int64(s.proxies); p = next.Add(1) - 1 {
-					build(int(p))
-				}
-			})
-		}
-		group.Wait()
+	return m
+}
+
+// dials is the service that a proxy's upstream leads to.
+func (m *snapshots) dials(p, u int) int {
+	return (p*7 + u*13) % m.services
+}
+
+func (m *snapshots) set(p, version int) {
+	var dials, loads, listeners []types.Resource
+	for u := range m.upstreams {
+		service := m.dials(p, u)
+		dials = append(dials, m.clusters[service])
+		loads = append(loads, m.assignments[service])
+		listeners = append(listeners, &listener.Listener{Name: fmt.Sprintf("s%d", service), Address: address("127.0.0.1", uint32(9001+u))})
 	}
-	return c, set
+	snapshot := must(cache.NewSnapshot(fmt.Sprint(version), map[resource.Type][]types.Resource{
+		resource.ClusterType: dials, resource.EndpointType: loads, resource.ListenerType: listeners}))
+	if err := m.cache.SetSnapshot(context.Background(), fmt.Sprint(p), snapshot); err != nil {
+		fail("%v", err)
+	}
+}
+
+func (m *snapshots) setAll(version int, timeout time.Duration) {
+	for i := range m.clusters {
+		m.clusters[i] = makeCluster(fmt.Sprintf("s%d", i), timeout)
+	}
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			for p := next.Add(1) - 1; p < int64(m.proxies); p = next.Add(1) - 1 {
+				m.set(int(p), version)
+			}
+		})
+	}
+	group.Wait()
 }
 
 // register inserts proxies into a go-memdb, one transaction each.
@@ -269,12 +287,30 @@ func register(s size) {
 	print("go-memdb insert", "registration", float64(took.Nanoseconds())/1e3/float64(s.proxies), "us")
 }
 
-// memory is what a proxy costs in a SnapshotCache.
+// memory is what a proxy costs in a SnapshotCache: at first, and after a thousand changes of an endpoint.
 func memory(s size) {
 	before := heap()
-	c, set := snapshots(s)
-	set(1, 5*time.Second)
-	grown := heap() - before
-	check(len(must(c.GetSnapshot(fmt.Sprint(s.proxies-1))).GetResources(resource.ClusterType)) == s.upstreams, "built")
-	print("SnapshotCache", "a proxy", float64(grown)/float64(s.proxies), "B")
+	m := newSnapshots(s)
+	m.setAll(1, 5*time.Second)
+	grown := func(metric string) {
+		print("SnapshotCache", metric, float64(heap()-before)/float64(s.proxies), "B")
+	}
+	grown("a proxy")
+	check(len(must(m.cache.GetSnapshot(fmt.Sprint(s.proxies-1))).GetResources(resource.ClusterType)) == s.upstreams, "built")
+	diallers := make([][]int, s.services)
+	for p := range s.proxies {
+		for u := range s.upstreams {
+			service := m.dials(p, u)
+			diallers[service] = append(diallers[service], p)
+		}
+	}
+	for change := range 1000 {
+		service := change / 2 * 3 % s.services
+		m.assignments[service] = assignment(fmt.Sprintf("s%d", service), s.endpoints, change%2 == 1)
+		for _, p := range diallers[service] {
+			m.set(p, change+2)
+		}
+	}
+	grown("after changes")
+	runtime.KeepAlive(m)
 }

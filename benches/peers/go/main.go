@@ -22,6 +22,7 @@ type size struct {
 var rows = map[string]func(size){
 	"handle":        handle,
 	"next-snapshot": nextSnapshot,
+	"gateway":       nextSnapshot,
 	"fan-out":       fanOut,
 	"herd":          herd,
 	"register":      register,

@@ -142,7 +142,10 @@ impl<'a> Compiler<'a> {
     pub(super) fn copy_out(
         &self,
         start: NodeIx,
-    ) -> (BTreeMap<String, ChainNode>, BTreeMap<String, ChainTarget>) {
+    ) -> (
+        BTreeMap<String, Box<ChainNode>>,
+        BTreeMap<String, Box<ChainTarget>>,
+    ) {
         let mut keys: Vec<Option<SmolStr>> = vec![None; self.nodes.len()];
         let mut reachable = vec![start];
         keys[start] = Some(SmolStr::from(self.node_key(start)));
@@ -161,7 +164,10 @@ impl<'a> Compiler<'a> {
         let key = |node: NodeIx| keys[node].clone().unwrap_or_default();
         let nodes = reachable
             .iter()
-            .map(|node| (key(*node).to_string(), self.chain_node(*node, &key)))
+            .map(|node| {
+                let copy = Box::new(self.chain_node(*node, &key));
+                (key(*node).to_string(), copy)
+            })
             .collect();
         let targets = self
             .targets
@@ -170,7 +176,7 @@ impl<'a> Compiler<'a> {
             .map(|target| {
                 (
                     target.chain_target.id.to_string(),
-                    target.chain_target.clone(),
+                    Box::new(target.chain_target.clone()),
                 )
             })
             .collect();

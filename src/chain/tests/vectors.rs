@@ -109,7 +109,7 @@ fn request_of(case: &Json, defaults: &Json) -> ChainRequest {
 }
 
 /// Brings what counts as equal into one form: absent tenancy, empty objects.
-fn same_form(nodes: &mut BTreeMap<String, ChainNode>) {
+fn same_form(nodes: &mut BTreeMap<String, Box<ChainNode>>) {
     fn tenancy(name: &mut String) {
         if name.is_empty() {
             "default".clone_into(name);
@@ -148,7 +148,10 @@ fn same_form(nodes: &mut BTreeMap<String, ChainNode>) {
 }
 
 /// Sets weights that differ by no more than the tolerance to the expected ones.
-fn tolerate(nodes: &mut BTreeMap<String, ChainNode>, wanted: &BTreeMap<String, ChainNode>) {
+fn tolerate(
+    nodes: &mut BTreeMap<String, Box<ChainNode>>,
+    wanted: &BTreeMap<String, Box<ChainNode>>,
+) {
     let same = |weight: &mut f32, wanted: f32| {
         if (*weight - wanted).abs() <= 0.0001 {
             *weight = wanted;
@@ -171,8 +174,8 @@ fn compare(name: &str, mut chain: CompiledChain, request: &ChainRequest, expect:
     assert_eq!(chain.partition, request.evaluate_in_partition, "{name}");
     assert_eq!(chain.datacenter, request.evaluate_in_datacenter, "{name}");
 
-    let mut nodes: BTreeMap<String, ChainNode> = read(&expect["nodes"]);
-    let targets: BTreeMap<String, ChainTarget> = read(&expect["targets"]);
+    let mut nodes: BTreeMap<String, Box<ChainNode>> = read(&expect["nodes"]);
+    let targets: BTreeMap<String, Box<ChainTarget>> = read(&expect["targets"]);
     same_form(&mut nodes);
     same_form(&mut chain.nodes);
     tolerate(&mut chain.nodes, &nodes);

@@ -135,7 +135,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             target.settings.id(),
             target.chain.id(),
         ];
-        let inputs = (parts, self.run.snapshot.roots.trust_domain.clone());
+        let inputs = (parts, self.run.snapshot.roots().trust_domain.clone());
         if let Some(old) = old
             && old.inputs == inputs
         {
@@ -158,7 +158,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
         let shared = self.run.shared;
         let mesh = Mesh {
             entry: &self.sidecar.mesh,
-            trust_domain: &self.run.snapshot.roots.trust_domain,
+            trust_domain: &self.run.snapshot.roots().trust_domain,
             datacenter: &self.run.snapshot.header.datacenter,
             fetch_timeout_ms: self.proxy.settings.fetch_timeout_ms,
         };
