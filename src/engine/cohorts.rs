@@ -208,7 +208,8 @@ impl Cohort {
             others_know = false;
         }
         run.at = step.seq;
-        if !run.all && !due && dirty.is_empty() {
+        let ending = run.state.output().terminal().is_some();
+        if !run.all && !due && !ending && dirty.is_empty() {
             return run.found();
         }
         dirty.sort_unstable();

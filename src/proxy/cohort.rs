@@ -231,6 +231,9 @@ impl CohortState {
         changed: Changed<'_>,
         now: Duration,
     ) -> CohortOutcome {
+        // Whether the token is still invalid is asked again for each member that hasn't ended yet.
+        let ending = self.output.terminal().is_some();
+        let changed = if ending { Changed::All } else { changed };
         let mut run = Run::new(settings, inputs, changed, now);
         let run = &mut run;
         let service = &self.spec.service;
@@ -342,8 +345,7 @@ impl CohortState {
         let mut troubles = Troubles {
             issues: Vec::new(),
             deadline: run.deadline,
-            // Until the last of its members has ended.
-            terminal: run.terminal.take().or_else(|| last.terminal().cloned()),
+            terminal: run.terminal.take(),
         };
         self.issues(&mut troubles.issues);
         let troubles = match &last.troubles {
