@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
@@ -19,6 +19,7 @@ use crate::server::ads::{
     AuthError, Caller, ClientNode, EndReason, OpenError, ResourceProvider, ResourceWatch,
     StreamUpdate,
 };
+use crate::server::propagation::{Moment, Propagation, Stage};
 use crate::xds::{Generated, Generator, Problem, ResourceSet};
 
 /// Gives each xDS stream the resources of its proxy.
@@ -35,6 +36,8 @@ struct Shared {
     queue: Sender<Arc<Stream>>,
     /// What the last generation of each proxy had to work around.
     problems: Mutex<BTreeMap<ProxyId, Vec<Problem>>>,
+    /// Measures how long changes take, if that is wanted.
+    times: OnceLock<Arc<Propagation>>,
 }
 
 /// One stream's watch and what was made of it.
@@ -44,6 +47,8 @@ struct Stream {
     updates: watch::Sender<StreamUpdate>,
     /// The service that the proxy stands for, once there is a snapshot.
     service: Mutex<SmolStr>,
+    /// When the newest snapshot came, as told by the clock of [`Propagation`].
+    woken: AtomicU64,
     /// A token is in the queue.
     queued: AtomicBool,
     /// The stream has ended: the watch is to be dropped, by a pool thread, so that ending never waits.
@@ -75,6 +80,7 @@ impl MeshProvider {
             generator,
             queue,
             problems: Mutex::default(),
+            times: OnceLock::new(),
         });
         for n in 0..threads.max(1) {
             let work: Receiver<Arc<Stream>> = work.clone();
@@ -97,6 +103,12 @@ impl MeshProvider {
             authorizer,
             shared,
         })
+    }
+
+    /// Has measured how long changes take to become snapshots and resources. Once only.
+    pub fn measure(&self, times: Arc<Propagation>) {
+        // Whoever was first stays.
+        let _ = self.shared.times.set(times);
     }
 
     /// What the last generation of a proxy's resources had to work around.
@@ -144,12 +156,16 @@ impl ResourceProvider for MeshProvider {
             work: Mutex::default(),
             updates: watch::Sender::new(StreamUpdate::Waiting),
             service: Mutex::default(),
+            woken: AtomicU64::new(0),
             queued: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });
         let (weak, shared) = (Arc::downgrade(&stream), Arc::downgrade(&self.shared));
         watch.set_waker(move || {
             if let (Some(stream), Some(shared)) = (weak.upgrade(), shared.upgrade()) {
+                if let Some(times) = shared.times.get() {
+                    stream.woken.store(times.now().0, Ordering::Relaxed);
+                }
                 shared.enqueue(&stream);
             }
         });
@@ -218,6 +234,8 @@ impl Stream {
                     return;
                 };
                 shared.note(&self.id, &generated.problems);
+                let before = work.generated.as_ref().map(|before| before.set.index());
+                self.measure(shared, before, generated.set.index());
                 // Before the resources can be seen, so that they are authorized for what they are of.
                 *self.service.lock() = SmolStr::new(snapshot.authorized_service());
                 self.updates
@@ -227,6 +245,21 @@ impl Stream {
             Err(end) => {
                 self.updates.send_replace(StreamUpdate::Ended(reason(end)));
             }
+        }
+    }
+
+    /// Takes note of how long a commit took to get here. The first snapshot of a stream is there because of the stream.
+    fn measure(&self, shared: &Shared, before: Option<u64>, index: u64) {
+        let Some(times) = shared.times.get() else {
+            return;
+        };
+        if before.is_none_or(|before| before >= index) {
+            return;
+        }
+        if let Some(commit) = times.commit(index) {
+            let woken = Moment(self.woken.load(Ordering::Relaxed));
+            times.reached(Stage::Snapshot, commit, woken);
+            times.reached(Stage::Resources, commit, times.now());
         }
     }
 }

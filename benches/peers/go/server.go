@@ -149,4 +149,3 @@ func load(file string, into cache.SnapshotCache) map[string]*endpoint.ClusterLoa
 	check(nodes > 0 && len(assignments) > 0, "resources were read")
 	return assignments
 }
-

@@ -33,6 +33,7 @@ use super::status::{StreamRegistry, StreamStatus};
 use super::stream::AdsResponse;
 use super::stream_task::StreamTask;
 use super::wire::{AdsCodec, Delta, StateOfTheWorld, Wire};
+use crate::server::propagation::Propagation;
 use crate::server::rate::TokenBucket;
 use crate::server::tls::{self, ServerTls};
 
@@ -64,6 +65,8 @@ pub(super) struct Shared {
     pub(super) metrics: AdsMetrics,
     pub(super) streams: Arc<StreamRegistry>,
     pub(super) stopping: watch::Sender<bool>,
+    /// Measures how long changes take, if that is wanted.
+    pub(super) times: Option<Arc<Propagation>>,
     /// How many streams may come, and since when that is counted.
     coming: Option<Mutex<TokenBucket>>,
     started: Instant,
@@ -73,6 +76,16 @@ impl AdsService {
     /// A service that gets its resources from `provider`.
     #[must_use]
     pub fn new(provider: Arc<dyn ResourceProvider>, config: AdsConfig) -> Self {
+        Self::measured(provider, config, None)
+    }
+
+    /// A service that takes note of how long changes take to be sent and acknowledged.
+    #[must_use]
+    pub fn measured(
+        provider: Arc<dyn ResourceProvider>,
+        config: AdsConfig,
+        times: Option<Arc<Propagation>>,
+    ) -> Self {
         let coming = config.max_stream_rate;
         let coming = coming.map(|rate| Mutex::new(TokenBucket::new(rate, Duration::ZERO)));
         Self {
@@ -84,6 +97,7 @@ impl AdsService {
                 metrics: AdsMetrics::default(),
                 streams: Arc::default(),
                 stopping: watch::Sender::new(false),
+                times,
             }),
         }
     }

@@ -245,6 +245,11 @@ impl AdsStream {
         None
     }
 
+    /// Whether a response is on its way.
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.types.iter().any(Delivery::pending)
+    }
+
     /// What the client asks for and has got, for each type that it has asked for.
     #[must_use]
     pub fn status(&self) -> Vec<TypeStatus> {

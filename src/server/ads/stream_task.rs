@@ -20,8 +20,9 @@ use super::service::Shared;
 use super::status::{StreamEntry, StreamState};
 use super::stream::{AdsResponse, AdsStream, RequestKind};
 use super::wire::Wire;
+use crate::server::propagation::{Moment, Stage};
 use crate::server::rate::{Rate, TokenBucket};
-use crate::xds::ResourceSet;
+use crate::xds::{ResourceSet, ResourceType};
 
 /// Where responses go.
 pub(super) type Responses = mpsc::Sender<Result<AdsResponse, Status>>;
@@ -39,6 +40,10 @@ pub(super) struct StreamTask {
     opened: Instant,
     /// How many requests may come.
     requests: Option<TokenBucket>,
+    /// The commit that led to the newest resources, until the client has got all of it.
+    news: Option<Moment>,
+    /// The commit that the response of each type that is on its way is about.
+    on_its_way: [Option<Moment>; ResourceType::COUNT],
 }
 
 /// The stream's watch of its proxy.
@@ -70,6 +75,8 @@ impl StreamTask {
             entry,
             session: None,
             unsent: false,
+            news: None,
+            on_its_way: Default::default(),
         })
     }
 
@@ -113,11 +120,17 @@ impl StreamTask {
     }
 
     fn next_response(&mut self) -> Option<AdsResponse> {
-        let response = self.entry.state().lock().stream.next_response();
-        let Some(response) = response else {
+        let mut state = self.entry.state().lock();
+        let Some(response) = state.stream.next_response() else {
+            if !state.stream.awaits_answer() {
+                self.news = None;
+            }
             self.unsent = false;
             return None;
         };
+        drop(state);
+        self.on_its_way[response.kind.slot()] = self.news;
+        self.reached(Stage::Sent, self.news);
         let metrics = &self.shared.metrics;
         metrics.responses.of(response.kind).add_one();
         metrics
@@ -151,7 +164,13 @@ impl StreamTask {
             StreamUpdate::Resources(resources) => resources,
         };
         if let Some(session) = &mut self.session {
-            session.resources = Some(resources.clone());
+            let before = session.resources.replace(resources.clone());
+            // The first resources are there because of the stream.
+            if before.is_some_and(|before| before.index() < resources.index())
+                && let Some(times) = &self.shared.times
+            {
+                self.news = times.commit(resources.index());
+            }
         }
         self.authorize()?;
         self.shared.metrics.updates.add_one();
@@ -224,6 +243,7 @@ impl StreamTask {
             RequestKind::Subscription(of) => of,
             RequestKind::Ack(of) => {
                 metrics.acks.of(*of).add_one();
+                self.reached(Stage::Acknowledged, self.on_its_way[of.slot()]);
                 of
             }
             RequestKind::Stale(of) => {
@@ -245,6 +265,12 @@ impl StreamTask {
             }
         };
         metrics.requests.of(*of).add_one();
+    }
+
+    fn reached(&self, stage: Stage, commit: Option<Moment>) {
+        if let (Some(times), Some(commit)) = (&self.shared.times, commit) {
+            times.reached(stage, commit, times.now());
+        }
     }
 
     fn proxy(&self) -> smol_str::SmolStr {

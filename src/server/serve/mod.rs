@@ -33,6 +33,7 @@ use super::files::{
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
 use super::limits::register_session_metrics;
 use super::local_checks::LocalChecks;
+use super::propagation::{Propagation, PropagationMetrics};
 use super::provider::MeshProvider;
 use crate::clock::{Clock, RealClock};
 use crate::config_source::{
@@ -128,6 +129,12 @@ impl Parts {
         let mut registry = Registry::default();
         let embedded = start_engine(plan, config, clock.clone(), &mut registry)?;
         let embedded = Arc::new(embedded);
+        let times = Arc::new(Propagation::new(clock.clone()));
+        registry.register_collector(Box::new(PropagationMetrics(times.clone())));
+        let commits = times.clone();
+        embedded
+            .store
+            .observe_commits(Box::new(move |index| commits.committed(index)));
         let manager = &embedded.manager;
         let state = Arc::new(LocalState::new(plan.node_name.clone(), plan.sidecar_ports));
         state
@@ -183,12 +190,13 @@ impl Parts {
             GENERATOR_THREADS,
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
+        provider.measure(times.clone());
         let provider = Arc::new(provider);
         let mut ads_config = plan.limits.ads();
         if plan.protection.tokens.is_some() {
             ads_config.auth_check_interval = TOKEN_CHECK;
         }
-        let ads = AdsService::new(provider.clone(), ads_config);
+        let ads = AdsService::measured(provider.clone(), ads_config, Some(times));
         let advertised = match http.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
             ip => ip.to_string(),
