@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -49,6 +49,9 @@ const TOKEN: &str = "x-consul-token";
 /// Responses that may wait for the transport of one stream.
 const RESPONSE_ROOM: usize = 1;
 
+/// Watches that are started at a time.
+const OPENING: usize = 4;
+
 type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// The xDS service. A clone is another handle to the same service.
@@ -67,6 +70,8 @@ pub(super) struct Shared {
     pub(super) stopping: watch::Sender<bool>,
     /// Measures how long changes take, if that is wanted.
     pub(super) times: Option<Arc<Propagation>>,
+    /// Who may start a watch at a time: more threads wouldn't be faster, and starting them costs more than the watches.
+    pub(super) opening: Semaphore,
     /// How many streams may come, and since when that is counted.
     coming: Option<Mutex<TokenBucket>>,
     started: Instant,
@@ -90,6 +95,7 @@ impl AdsService {
         let coming = coming.map(|rate| Mutex::new(TokenBucket::new(rate, Duration::ZERO)));
         Self {
             shared: Arc::new(Shared {
+                opening: Semaphore::new(OPENING),
                 coming,
                 started: Instant::now(),
                 provider,

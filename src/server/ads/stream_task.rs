@@ -3,6 +3,7 @@
 //! A response is made only when there is room for it in the channel to the transport. A client that doesn't read thus
 //! costs one response in that channel, one in the transport, and its subscriptions; updates meanwhile fold.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,9 @@ impl StreamTask {
         responses: Responses,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.subscribe();
+        // Rings at the earliest time that rights may have to be looked at, and is then set anew: rights are looked at so often
+        // on a busy stream that setting it each time would cost more than looking.
+        let mut alarm = pin!(sleep_until(self.next_auth));
         loop {
             // Newer resources come before sending, so that what is sent is the newest; sending comes before reading, so
             // that a client that floods the stream with requests doesn't starve itself.
@@ -97,7 +101,15 @@ impl StreamTask {
                     return Err(Status::unavailable("this server is stopping: connect again"));
                 }
                 update = next_update(&mut self.session) => self.take_update(update)?,
-                () = sleep_until(self.next_auth), if self.running() => self.authorize()?,
+                () = &mut alarm => {
+                    let now = Instant::now();
+                    if now >= self.next_auth {
+                        // If there is nothing yet to have rights to, it is looked again when there is.
+                        self.next_auth = now + self.shared.config.auth_check_interval;
+                        self.authorize()?;
+                    }
+                    alarm.as_mut().reset(self.next_auth);
+                }
                 room = responses.reserve(), if self.unsent => {
                     let Ok(room) = room else { return Ok(()) };
                     if let Some(response) = self.next_response() {
@@ -111,12 +123,6 @@ impl StreamTask {
                 },
             }
         }
-    }
-
-    fn running(&self) -> bool {
-        self.session
-            .as_ref()
-            .is_some_and(|session| session.resources.is_some())
     }
 
     fn next_response(&mut self) -> Option<AdsResponse> {
@@ -205,7 +211,10 @@ impl StreamTask {
         node.check_version(&self.shared.config)?;
         self.entry.state().lock().node = Some(node.clone());
         let (provider, caller) = (self.shared.provider.clone(), self.caller.clone());
+        // The semaphore is never closed.
+        let turn = self.shared.opening.acquire().await;
         let opened = tokio::task::spawn_blocking(move || provider.open(&node, &caller)).await;
+        drop(turn);
         let watch = opened.map_err(|error| {
             Status::internal(format!("failed to watch proxy service: {error}"))
         })??;

@@ -83,14 +83,19 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     }
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let guard = plan.protection.start(&clock)?;
-    let http = bind(plan.http_addr, "--http-addr")?;
-    let xds = bind(plan.xds_addr, "--xds-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("proxycfg-net")
         .enable_all()
         .build()
         .map_err(|e| failed("can't start the network's threads")(&e))?;
+    let (http, xds) = {
+        let _context = runtime.enter();
+        (
+            bind(plan.http_addr, "--http-addr")?,
+            bind(plan.xds_addr, "--xds-addr")?,
+        )
+    };
     let mut parts = Parts::start(&plan, &set, &guard, clock, &http.1, &xds.1)?;
     let result = runtime.block_on(parts.run(&plan, set, &guard, http, xds));
     let deadline = Instant::now() + STOP;
