@@ -114,17 +114,16 @@ impl Server {
         }
     }
 
-    /// The processor time that its process has taken so far.
+    /// The processor time that its threads have taken so far; what threads took that have ended since isn't in it.
     pub fn cpu(&self) -> Option<Duration> {
-        /// Of the times in /proc/PID/stat, on every Linux of today.
-        const TICKS_A_SECOND: u64 = 100;
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        Some(Duration::from_millis(
-            (ticks(11)? + ticks(12)?) * 1_000 / TICKS_A_SECOND,
-        ))
+        let mut total = 0;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid?)).ok()? {
+            // One that ends meanwhile has no file any more.
+            let times = std::fs::read_to_string(thread.ok()?.path().join("schedstat"));
+            let nanos = times.unwrap_or_default();
+            total += nanos.split(' ').next()?.parse::<u64>().unwrap_or(0);
+        }
+        Some(Duration::from_nanos(total))
     }
 
     /// Its resident memory in bytes.

@@ -233,11 +233,18 @@ impl Stream {
                     );
                     return;
                 };
-                shared.note(&self.id, &generated.problems);
+                let known = work.generated.as_ref().map(|known| &known.problems);
+                if !generated.problems.is_empty() || known.is_some_and(|known| !known.is_empty()) {
+                    shared.note(&self.id, &generated.problems);
+                }
                 let before = work.generated.as_ref().map(|before| before.set.index());
                 self.measure(shared, before, generated.set.index());
                 // Before the resources can be seen, so that they are authorized for what they are of.
-                *self.service.lock() = SmolStr::new(snapshot.authorized_service());
+                let mut service = self.service.lock();
+                if *service != snapshot.authorized_service() {
+                    *service = SmolStr::new(snapshot.authorized_service());
+                }
+                drop(service);
                 self.updates
                     .send_replace(StreamUpdate::Resources(generated.set.clone()));
                 work.generated = Some(generated);

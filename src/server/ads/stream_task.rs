@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
@@ -88,16 +89,22 @@ impl StreamTask {
         responses: Responses,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.subscribe();
+        // Made once: each would cost a turn at a lock for each event.
+        let mut stopping = pin!(until_stopping(&mut stopping));
+        let mut closed = pin!(responses.closed());
         // Rings at the earliest time that rights may have to be looked at, and is then set anew: rights are looked at so often
         // on a busy stream that setting it each time would cost more than looking.
         let mut alarm = pin!(sleep_until(self.next_auth));
         loop {
+            if !self.send_due(&responses)? {
+                return Ok(());
+            }
             // Newer resources come before sending, so that what is sent is the newest; sending comes before reading, so
             // that a client that floods the stream with requests doesn't starve itself.
             tokio::select! {
                 biased;
-                () = responses.closed() => return Ok(()),
-                () = until_stopping(&mut stopping) => {
+                () = &mut closed => return Ok(()),
+                () = &mut stopping => {
                     return Err(Status::unavailable("this server is stopping: connect again"));
                 }
                 update = next_update(&mut self.session) => self.take_update(update)?,
@@ -123,6 +130,28 @@ impl StreamTask {
                 },
             }
         }
+    }
+
+    /// Sends what is due as long as there is room, newer resources first taken. `false` if the client is gone.
+    fn send_due(&mut self, responses: &Responses) -> Result<bool, Status> {
+        while self.unsent {
+            if let Some(session) = &mut self.session
+                && session.updates.has_changed().unwrap_or(false)
+            {
+                let update = session.updates.borrow_and_update().clone();
+                self.take_update(update)?;
+            }
+            match responses.try_reserve() {
+                Ok(room) => {
+                    if let Some(response) = self.next_response() {
+                        room.send(Ok(response));
+                    }
+                }
+                Err(TrySendError::Full(())) => break,
+                Err(TrySendError::Closed(())) => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn next_response(&mut self) -> Option<AdsResponse> {
