@@ -63,6 +63,8 @@ async fn run(
     while let Some(ended) = tasks.join_next().await {
         match ended {
             Ok(result) => result?,
+            // Ended by us.
+            Err(error) if error.is_cancelled() => return Ok(()),
             Err(error) => return Err(error.to_string()),
         }
     }

@@ -7,8 +7,6 @@
 //! The clients share one runtime of two threads; what writes and looks on has a thread of its own, so that it doesn't wait
 //! behind them.
 
-#![allow(clippy::print_stdout, reason = "a program for the terminal")]
-
 mod client;
 mod fleet;
 mod http;
@@ -222,25 +220,26 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Waits until as many have become configured in all.
+    /// Waits until as many of the main fleet have become configured in all.
     async fn until_ready(&self, count: u64) -> Result<(), String> {
-        self.until("configured", count, || self.fleet.ready()).await
+        let fleet = &self.fleet;
+        until(fleet, "configured", count, || fleet.ready()).await
     }
+}
 
-    async fn until(&self, what: &str, count: u64, now: impl Fn() -> u64) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
-        while now() < count {
-            let errors = self.fleet.errors.load(Relaxed);
-            if errors > 0 || Instant::now() > deadline {
-                return Err(format!("{} of {count} are {what}, {errors} errors", now()));
-            }
-            // A notice may have come before: the pause bounds the loss.
-            let _ =
-                tokio::time::timeout(Duration::from_millis(100), self.fleet.progress.notified())
-                    .await;
+/// Waits until as many of a fleet have come so far. An error of any of them ends it.
+async fn until(fleet: &Fleet, what: &str, count: u64, now: impl Fn() -> u64) -> Result<(), String> {
+    let deadline = Instant::now() + PATIENCE;
+    while now() < count {
+        let errors = fleet.errors.load(Relaxed);
+        if errors > 0 || Instant::now() > deadline {
+            return Err(format!("{} of {count} are {what}, {errors} errors", now()));
         }
-        Ok(())
+        // A notice may have come before: the pause bounds the loss.
+        let pause = Duration::from_millis(100);
+        let _ = tokio::time::timeout(pause, fleet.progress.notified()).await;
     }
+    Ok(())
 }
 
 /// Writes for a while, with a line that tells how it goes, and a report at the end.

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::client;
 use crate::fleet::{Fleet, percentile};
-use crate::{Args, Load, Row};
+use crate::{Args, Load, Row, until};
 
 /// Who stays connected in a storm.
 const OTHERS: usize = 20;
@@ -65,8 +65,8 @@ pub async fn push(load: &mut Load<'_>) -> Result<(), String> {
             before = cost(load)?;
         }
         load.writer.change(&load.fleet, 0).await?;
-        load.until("told of the change", count, || load.fleet.holding())
-            .await?;
+        let fleet = &load.fleet;
+        until(fleet, "told of the change", count, || fleet.holding()).await?;
         tokio::time::sleep(PAUSE).await;
     }
     let used = cost(load)?.saturating_sub(before);
@@ -102,8 +102,8 @@ pub async fn storm(load: &mut Load<'_>) -> Result<(), String> {
             ))
         })
         .collect();
-    load.until("staying and configured", OTHERS as u64, || others.ready())
-        .await?;
+    let all = OTHERS as u64;
+    until(&others, "staying and configured", all, || others.ready()).await?;
     load.connect(0).await;
     load.until_ready(main).await?;
     if let (Some(file), None) = (&args.resources, &args.peer) {
@@ -122,8 +122,7 @@ pub async fn storm(load: &mut Load<'_>) -> Result<(), String> {
         let (ready, deadline) = (main * (round + 1), began + crate::PATIENCE);
         while load.fleet.ready() < ready {
             load.writer.change(&others, 0).await?;
-            let seen = load.until("told of the change", OTHERS as u64, || others.holding());
-            seen.await?;
+            until(&others, "told of the change", all, || others.holding()).await?;
             tokio::time::sleep(BEAT).await;
             if Instant::now() > deadline {
                 return Err("not all come back in time".to_owned());

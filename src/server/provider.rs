@@ -1,17 +1,22 @@
 //! From config sources to xDS streams: each stream watches its proxy, and every new snapshot is turned into resources on a
 //! small pool of threads, so that neither the engine's workers nor the network's runtime do that work.
+//!
+//! What was made for a stream is kept for a while after its end (decision E8): an Envoy that comes back soon gets it without
+//! its being made once more, and after an interruption all come back at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::sync::watch;
 
+use crate::clock::Clock;
 use crate::config_source::{ConfigSource, SourceWatch, StreamEnd, WatchError};
 use crate::model::ProxyId;
 use crate::server::access::{Access, Authorizer, UnknownToken};
@@ -21,6 +26,9 @@ use crate::server::ads::{
 };
 use crate::server::propagation::{Moment, Propagation, Stage};
 use crate::xds::{Generated, Generator, Problem, ResourceSet};
+
+/// How long resources are kept after the end of their stream.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// Gives each xDS stream the resources of its proxy.
 pub struct MeshProvider {
@@ -36,8 +44,41 @@ struct Shared {
     queue: Sender<Arc<Stream>>,
     /// What the last generation of each proxy had to work around.
     problems: Mutex<BTreeMap<ProxyId, Vec<Problem>>>,
+    clock: Arc<dyn Clock>,
+    /// Resources of streams that have ended.
+    kept: Mutex<Kept>,
     /// Measures how long changes take, if that is wanted.
     times: OnceLock<Arc<Propagation>>,
+}
+
+/// What was made for streams that have ended, and since when it is kept.
+#[derive(Default)]
+struct Kept {
+    of: HashMap<ProxyId, (Duration, Generated)>,
+    order: VecDeque<(Duration, ProxyId)>,
+}
+
+impl Kept {
+    fn keep(&mut self, now: Duration, id: ProxyId, generated: Generated) {
+        self.order.push_back((now, id.clone()));
+        self.of.insert(id, (now, generated));
+    }
+
+    fn take(&mut self, id: &ProxyId) -> Option<Generated> {
+        self.of.remove(id).map(|(_, generated)| generated)
+    }
+
+    /// Takes out what has been kept long enough.
+    fn expired(&mut self, now: Duration) -> Vec<Generated> {
+        let mut expired = Vec::new();
+        while let Some((since, id)) = self.order.pop_front_if(|(since, _)| *since + GRACE <= now) {
+            // It may have been taken, and another kept since.
+            if self.of.get(&id).is_some_and(|(kept, _)| *kept == since) {
+                expired.extend(self.take(&id));
+            }
+        }
+        expired
+    }
 }
 
 /// One stream's watch and what was made of it.
@@ -64,7 +105,7 @@ struct Work {
 impl MeshProvider {
     /// A provider over a config source, for streams that name no node: `node`; `authorizer` decides who may have which
     /// resources. Starts `threads` threads that make resources;
-    /// they end with the last stream and the provider.
+    /// they end with the last stream and the provider. `clock` says how long resources are kept for those who come back.
     ///
     /// # Errors
     /// The operating system can't start a thread.
@@ -74,26 +115,44 @@ impl MeshProvider {
         authorizer: Arc<dyn Authorizer>,
         generator: Arc<Generator>,
         threads: usize,
+        clock: Arc<dyn Clock>,
     ) -> std::io::Result<Self> {
         let (queue, work) = unbounded();
         let shared = Arc::new(Shared {
             generator,
             queue,
             problems: Mutex::default(),
+            clock,
+            kept: Mutex::default(),
             times: OnceLock::new(),
         });
         for n in 0..threads.max(1) {
             let work: Receiver<Arc<Stream>> = work.clone();
+            let clock = shared.clock.clone();
             let shared = Arc::downgrade(&shared);
             std::thread::Builder::new()
                 .name(format!("proxycfg-xds-{n}"))
                 .spawn(move || {
-                    // The queue ends when the provider and all streams are gone.
-                    for stream in work {
+                    let mut alarm = clock.alarm(GRACE);
+                    loop {
+                        // The queue ends when the provider and all streams are gone.
+                        let stream = select! {
+                            recv(work) -> stream => match stream {
+                                Ok(stream) => Some(stream),
+                                Err(_) => return,
+                            },
+                            recv(alarm) -> _ => None,
+                        };
                         let Some(shared) = shared.upgrade() else {
                             return;
                         };
-                        stream.refresh(&shared);
+                        match stream {
+                            Some(stream) => stream.refresh(&shared),
+                            None => {
+                                shared.let_go();
+                                alarm = clock.alarm(GRACE);
+                            }
+                        }
                     }
                 })?;
         }
@@ -188,6 +247,12 @@ impl Shared {
         }
     }
 
+    /// Drops what has been kept long enough.
+    fn let_go(&self) {
+        let expired = self.kept.lock().expired(self.clock.monotonic());
+        drop(expired);
+    }
+
     /// Remembers what is wrong with a proxy's resources, and says what is new about it once.
     fn note(&self, id: &ProxyId, problems: &[Problem]) {
         let mut all = self.problems.lock();
@@ -211,10 +276,15 @@ impl Stream {
         self.queued.store(false, Ordering::SeqCst);
         let mut work = self.work.lock();
         if self.gone.load(Ordering::SeqCst) {
-            let ended = std::mem::take(&mut *work);
+            let mut ended = std::mem::take(&mut *work);
             drop(work);
+            if let Some(generated) = ended.generated.take() {
+                let now = shared.clock.monotonic();
+                shared.kept.lock().keep(now, self.id.clone(), generated);
+            }
             drop(ended);
             shared.problems.lock().remove(&self.id);
+            shared.let_go();
             return;
         }
         let Some(watch) = &mut work.watch else { return };
@@ -222,8 +292,12 @@ impl Stream {
             Ok(None) => {}
             Ok(Some(snapshot)) => {
                 // One that panics must not take the thread along, which is every stream's: this one keeps what it has.
+                let kept = match &work.generated {
+                    None => shared.kept.lock().take(&self.id),
+                    Some(_) => None,
+                };
                 let generate = || {
-                    let previous = work.generated.as_ref();
+                    let previous = work.generated.as_ref().or(kept.as_ref());
                     shared.generator.resources(&snapshot, previous)
                 };
                 let Ok(generated) = catch_unwind(AssertUnwindSafe(generate)) else {
@@ -317,5 +391,31 @@ impl Drop for MeshWatch {
     fn drop(&mut self) {
         self.stream.gone.store(true, Ordering::SeqCst);
         self.shared.enqueue(&self.stream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xds::ResourceSet;
+
+    #[test]
+    fn e8_resources_are_kept_for_a_while_and_given_back_once() {
+        let generated = |index| Generated::of(ResourceSet::builder(index).build());
+        let id = |name: &str| ProxyId::new(name, "n1");
+        let at = Duration::from_secs;
+        let mut kept = Kept::default();
+        kept.keep(at(0), id("a"), generated(1));
+        kept.keep(at(1), id("b"), generated(2));
+        assert!(kept.expired(at(29)).is_empty());
+        assert_eq!(kept.take(&id("a")).map(|kept| kept.set.index()), Some(1));
+        assert!(kept.take(&id("a")).is_none());
+        kept.keep(at(20), id("a"), generated(3));
+        // What is kept anew has its own time.
+        assert!(kept.expired(at(30)).is_empty());
+        assert_eq!(kept.expired(at(31)).len(), 1);
+        assert!(kept.take(&id("b")).is_none());
+        assert_eq!(kept.expired(at(50)).len(), 1);
+        assert!(kept.of.is_empty() && kept.order.is_empty());
     }
 }

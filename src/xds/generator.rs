@@ -56,6 +56,18 @@ pub struct Generated {
     memory: Memory,
 }
 
+#[cfg(test)]
+impl Generated {
+    /// A result that says nothing about what it was made from.
+    pub(crate) fn of(set: ResourceSet) -> Self {
+        Self {
+            set,
+            problems: Vec::new(),
+            memory: Memory::default(),
+        }
+    }
+}
+
 /// What the resources were made from.
 #[derive(Clone, Default)]
 struct Memory {

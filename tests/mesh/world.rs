@@ -83,6 +83,7 @@ impl Mesh {
             Arc::new(AllowAll::default()),
             Arc::new(Generator::new()),
             1,
+            manager.clock().clone(),
         )
         .unwrap();
         let times = Arc::new(Propagation::new(manager.clock().clone()));

@@ -209,7 +209,8 @@ impl AdsStream {
                 .as_ref()
                 .is_some_and(|old| old.shares(&resources, kind));
             if !shared {
-                self.delivery_mut(kind).resources_changed(&resources);
+                let old = self.resources.as_ref();
+                self.types[kind.slot()].resources_changed(old, &resources);
             }
         }
         self.resources = Some(resources);

@@ -193,6 +193,7 @@ impl Parts {
             authorizer.clone(),
             generator.clone(),
             GENERATOR_THREADS,
+            manager.clock().clone(),
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
         provider.measure(times.clone());
