@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 use super::node::{Caller, ClientNode};
 use super::protocol::Protocol;
 use super::provider::{EndReason, ResourceWatch, StreamUpdate};
+use super::rarely::Rarely;
 use super::request::AdsRequest;
 use super::service::Shared;
 use super::status::{StreamEntry, StreamState};
@@ -89,12 +90,11 @@ impl StreamTask {
         responses: Responses,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.subscribe();
-        // Made once: each would cost a turn at a lock for each event.
-        let mut stopping = pin!(until_stopping(&mut stopping));
-        let mut closed = pin!(responses.closed());
+        let mut stopping = Rarely::new(pin!(until_stopping(&mut stopping)));
+        let mut closed = Rarely::new(pin!(responses.closed()));
         // Rings at the earliest time that rights may have to be looked at, and is then set anew: rights are looked at so often
         // on a busy stream that setting it each time would cost more than looking.
-        let mut alarm = pin!(sleep_until(self.next_auth));
+        let mut alarm = Rarely::new(pin!(sleep_until(self.next_auth)));
         loop {
             if !self.send_due(&responses)? {
                 return Ok(());
@@ -115,7 +115,7 @@ impl StreamTask {
                         self.next_auth = now + self.shared.config.auth_check_interval;
                         self.authorize()?;
                     }
-                    alarm.as_mut().reset(self.next_auth);
+                    alarm.change().as_mut().reset(self.next_auth);
                 }
                 room = responses.reserve(), if self.unsent => {
                     let Ok(room) = room else { return Ok(()) };
