@@ -90,7 +90,8 @@ mod tests {
         let sender = watch::Sender::new(false);
         let mut rare = sender.subscribe();
         let task = tokio::spawn(async move {
-            let mut rare = Rarely::new(pin!(rare.changed()));
+            let changed = pin!(rare.changed());
+            let mut rare = Rarely::new(changed);
             let mut seen = 0;
             loop {
                 tokio::select! {

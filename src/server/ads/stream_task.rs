@@ -90,11 +90,14 @@ impl StreamTask {
         responses: Responses,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.subscribe();
-        let mut stopping = Rarely::new(pin!(until_stopping(&mut stopping)));
-        let mut closed = Rarely::new(pin!(responses.closed()));
+        let stopping = pin!(until_stopping(&mut stopping));
+        let mut stopping = Rarely::new(stopping);
+        let closed = pin!(responses.closed());
+        let mut closed = Rarely::new(closed);
         // Rings at the earliest time that rights may have to be looked at, and is then set anew: rights are looked at so often
         // on a busy stream that setting it each time would cost more than looking.
-        let mut alarm = Rarely::new(pin!(sleep_until(self.next_auth)));
+        let alarm = pin!(sleep_until(self.next_auth));
+        let mut alarm = Rarely::new(alarm);
         loop {
             if !self.send_due(&responses)? {
                 return Ok(());
