@@ -10,6 +10,7 @@ pub mod files;
 pub mod http;
 mod limits;
 mod local_checks;
+pub mod propagation;
 mod provider;
 mod rate;
 pub mod serve;

@@ -255,3 +255,37 @@ fn bad_limits_are_refused_and_good_ones_explained() {
         assert!(help.contains(told), "{told}");
     }
 }
+
+#[test]
+fn the_time_from_a_write_to_its_acknowledgement_is_in_the_metrics() {
+    let there = folder(&[]);
+    let server = Server::start(there.path(), &[]);
+    let mut registered = proxy("p1");
+    server.put("/v1/catalog/register", &registered);
+    let counts = |stage: &str, count: u64| {
+        let line = format!("proxycfg_propagation_seconds_count{{stage=\"{stage}\"}} {count}");
+        until(&line, || {
+            let metrics = server.text("/metrics");
+            metrics.lines().any(|l| l == line).then_some(())
+        });
+    };
+    runtime().block_on(async {
+        let mut stream = Stream::served(server.xds, "p1").await.unwrap();
+        counts("sent", 0);
+        let answer = |nonce: &str| DiscoveryRequest {
+            type_url: ResourceType::Cluster.url().into(),
+            response_nonce: nonce.into(),
+            ..DiscoveryRequest::default()
+        };
+        // Responses of a stream are numbered.
+        stream.requests.send(answer("00000001")).await.unwrap();
+        registered["Service"]["Proxy"]["LocalServicePort"] = json!(3000);
+        server.put("/v1/catalog/register", &registered);
+        let response = stream.next().await.unwrap().expect("the new clusters");
+        for stage in ["snapshot", "resources", "sent"] {
+            counts(stage, 1);
+        }
+        stream.requests.send(answer(&response.nonce)).await.unwrap();
+        counts("acknowledged", 1);
+    });
+}

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use proxycfg::clock::TestClock;
 use proxycfg::server::ads::{
     AdsConfig, AdsService, AuthError, Caller, ClientNode, OpenError, Protocol, ResourceProvider,
     ResourceWatch, ServeError, StreamUpdate, serve,
 };
+use proxycfg::server::propagation::Propagation;
 use proxycfg::xds::{Resource, ResourceSet, ResourceType};
 use smol_str::SmolStr;
 use tokio::sync::{oneshot, watch};
@@ -118,6 +120,10 @@ pub struct World {
     pub service: AdsService,
     pub provider: &'static Provider,
     pub addr: SocketAddr,
+    /// The clock of [`World::times`].
+    pub clock: Arc<TestClock>,
+    /// Each [`World::publish`] is a commit.
+    pub times: Arc<Propagation>,
     contents: Mutex<Contents>,
     last: Mutex<Option<ResourceSet>>,
     stop: Option<oneshot::Sender<()>>,
@@ -131,7 +137,9 @@ impl World {
 
     pub async fn start_with(config: AdsConfig) -> Self {
         let provider: &'static Provider = Box::leak(Box::default());
-        let service = AdsService::new(Arc::new(Handle(provider)), config);
+        let clock = Arc::new(TestClock::new());
+        let times = Arc::new(Propagation::new(clock.clone()));
+        let service = AdsService::measured(Arc::new(Handle(provider)), config, Some(times.clone()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -143,6 +151,8 @@ impl World {
             service,
             provider,
             addr,
+            clock,
+            times,
             contents: Mutex::default(),
             last: Mutex::default(),
             stop: Some(stop),
@@ -212,6 +222,7 @@ impl World {
     pub async fn publish(&self) -> u64 {
         let set = self.set();
         let index = set.index();
+        self.times.committed(index);
         self.provider.send(PROXY, StreamUpdate::Resources(set));
         self.until("streams take the update", || {
             let streams = self.service.streams();

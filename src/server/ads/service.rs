@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -33,6 +33,7 @@ use super::status::{StreamRegistry, StreamStatus};
 use super::stream::AdsResponse;
 use super::stream_task::StreamTask;
 use super::wire::{AdsCodec, Delta, StateOfTheWorld, Wire};
+use crate::server::propagation::Propagation;
 use crate::server::rate::TokenBucket;
 use crate::server::tls::{self, ServerTls};
 
@@ -47,6 +48,9 @@ const TOKEN: &str = "x-consul-token";
 
 /// Responses that may wait for the transport of one stream.
 const RESPONSE_ROOM: usize = 1;
+
+/// Watches that are started at a time.
+const OPENING: usize = 4;
 
 type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
@@ -64,6 +68,10 @@ pub(super) struct Shared {
     pub(super) metrics: AdsMetrics,
     pub(super) streams: Arc<StreamRegistry>,
     pub(super) stopping: watch::Sender<bool>,
+    /// Measures how long changes take, if that is wanted.
+    pub(super) times: Option<Arc<Propagation>>,
+    /// Who may start a watch at a time: more threads wouldn't be faster, and starting them costs more than the watches.
+    pub(super) opening: Semaphore,
     /// How many streams may come, and since when that is counted.
     coming: Option<Mutex<TokenBucket>>,
     started: Instant,
@@ -73,10 +81,21 @@ impl AdsService {
     /// A service that gets its resources from `provider`.
     #[must_use]
     pub fn new(provider: Arc<dyn ResourceProvider>, config: AdsConfig) -> Self {
+        Self::measured(provider, config, None)
+    }
+
+    /// A service that takes note of how long changes take to be sent and acknowledged.
+    #[must_use]
+    pub fn measured(
+        provider: Arc<dyn ResourceProvider>,
+        config: AdsConfig,
+        times: Option<Arc<Propagation>>,
+    ) -> Self {
         let coming = config.max_stream_rate;
         let coming = coming.map(|rate| Mutex::new(TokenBucket::new(rate, Duration::ZERO)));
         Self {
             shared: Arc::new(Shared {
+                opening: Semaphore::new(OPENING),
                 coming,
                 started: Instant::now(),
                 provider,
@@ -84,6 +103,7 @@ impl AdsService {
                 metrics: AdsMetrics::default(),
                 streams: Arc::default(),
                 stopping: watch::Sender::new(false),
+                times,
             }),
         }
     }

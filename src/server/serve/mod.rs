@@ -33,6 +33,7 @@ use super::files::{
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
 use super::limits::register_session_metrics;
 use super::local_checks::LocalChecks;
+use super::propagation::{Propagation, PropagationMetrics};
 use super::provider::MeshProvider;
 use crate::clock::{Clock, RealClock};
 use crate::config_source::{
@@ -82,14 +83,19 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     }
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let guard = plan.protection.start(&clock)?;
-    let http = bind(plan.http_addr, "--http-addr")?;
-    let xds = bind(plan.xds_addr, "--xds-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("proxycfg-net")
         .enable_all()
         .build()
         .map_err(|e| failed("can't start the network's threads")(&e))?;
+    let (http, xds) = {
+        let _context = runtime.enter();
+        (
+            bind(plan.http_addr, "--http-addr")?,
+            bind(plan.xds_addr, "--xds-addr")?,
+        )
+    };
     let mut parts = Parts::start(&plan, &set, &guard, clock, &http.1, &xds.1)?;
     let result = runtime.block_on(parts.run(&plan, set, &guard, http, xds));
     let deadline = Instant::now() + STOP;
@@ -128,6 +134,12 @@ impl Parts {
         let mut registry = Registry::default();
         let embedded = start_engine(plan, config, clock.clone(), &mut registry)?;
         let embedded = Arc::new(embedded);
+        let times = Arc::new(Propagation::new(clock.clone()));
+        registry.register_collector(Box::new(PropagationMetrics(times.clone())));
+        let commits = times.clone();
+        embedded
+            .store
+            .observe_commits(Box::new(move |index| commits.committed(index)));
         let manager = &embedded.manager;
         let state = Arc::new(LocalState::new(plan.node_name.clone(), plan.sidecar_ports));
         state
@@ -181,14 +193,16 @@ impl Parts {
             authorizer.clone(),
             generator.clone(),
             GENERATOR_THREADS,
+            manager.clock().clone(),
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
+        provider.measure(times.clone());
         let provider = Arc::new(provider);
         let mut ads_config = plan.limits.ads();
         if plan.protection.tokens.is_some() {
             ads_config.auth_check_interval = TOKEN_CHECK;
         }
-        let ads = AdsService::new(provider.clone(), ads_config);
+        let ads = AdsService::measured(provider.clone(), ads_config, Some(times));
         let advertised = match http.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
             ip => ip.to_string(),
