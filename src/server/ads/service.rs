@@ -33,6 +33,7 @@ use super::status::{StreamRegistry, StreamStatus};
 use super::stream::AdsResponse;
 use super::stream_task::StreamTask;
 use super::wire::{AdsCodec, Delta, StateOfTheWorld, Wire};
+use crate::server::connections::{ConnectionLimits, Connections};
 use crate::server::rate::TokenBucket;
 use crate::server::tls::{self, ServerTls};
 
@@ -64,6 +65,7 @@ pub(super) struct Shared {
     pub(super) metrics: AdsMetrics,
     pub(super) streams: Arc<StreamRegistry>,
     pub(super) stopping: watch::Sender<bool>,
+    connections: Arc<Connections>,
     /// How many streams may come, and since when that is counted.
     coming: Option<Mutex<TokenBucket>>,
     started: Instant,
@@ -75,8 +77,15 @@ impl AdsService {
     pub fn new(provider: Arc<dyn ResourceProvider>, config: AdsConfig) -> Self {
         let coming = config.max_stream_rate;
         let coming = coming.map(|rate| Mutex::new(TokenBucket::new(rate, Duration::ZERO)));
+        let connections = Connections::new(ConnectionLimits {
+            max: config.max_connections,
+            head: config.idle_timeout,
+            idle: config.idle_timeout,
+            only_heads: false,
+        });
         Self {
             shared: Arc::new(Shared {
+                connections,
                 coming,
                 started: Instant::now(),
                 provider,
@@ -98,6 +107,12 @@ impl AdsService {
     #[must_use]
     pub fn config(&self) -> &AdsConfig {
         &self.shared.config
+    }
+
+    /// The connections of clients.
+    #[must_use]
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.shared.connections
     }
 
     /// All open streams, in the order in which they were opened.
@@ -140,6 +155,8 @@ impl AdsService {
         &self,
         request: Request<Streaming<W::Request>>,
     ) -> Result<Response<ReceiverStream<Result<AdsResponse, Status>>>, Status> {
+        let client = request.extensions().get::<tls::Client>();
+        let occupied = client.map(|client| client.place.request());
         let caller = caller_of(&request)?;
         self.check_rate()?;
         self.shared.provider.resolve_token(&caller)?;
@@ -161,6 +178,7 @@ impl AdsService {
                     "the stream's task failed: {error}"
                 ))),
             };
+            drop(occupied);
             shared.metrics.streams_closed.add_one();
             if let Err(status) = end {
                 debug!(code = ?status.code(), message = status.message(), "xDS stream ended");
@@ -182,7 +200,10 @@ fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
     };
     Ok(Caller {
         token,
-        peer: request.remote_addr(),
+        peer: match request.extensions().get::<tls::Client>() {
+            Some(client) => client.address,
+            None => request.remote_addr(),
+        },
     })
 }
 
@@ -277,8 +298,8 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves on `listener`, encrypted if `tls` is given, until `shutdown` is done; then ends all streams, and waits for the connections to close, at most
-/// [`AdsConfig::stop_grace`].
+/// Serves on `listener`, encrypted if `tls` is given, until `shutdown` is done; then ends all streams, and waits for the
+/// connections to close, at most [`AdsConfig::stop_grace`].
 ///
 /// # Errors
 /// If the listener or the transport fails.
@@ -293,8 +314,9 @@ pub async fn serve(
         .http2_keepalive_interval(Some(config.keepalive_interval))
         .http2_keepalive_timeout(Some(config.keepalive_timeout))
         .max_concurrent_streams(config.max_streams_per_connection);
-    let incoming = ReceiverStream::new(tls::incoming(listener, tls, tls::Protocol::Xds));
-    let incoming = incoming.map(Ok::<_, std::io::Error>);
+    let connections = service.connections().clone();
+    let incoming = tls::incoming(listener, tls, tls::Protocol::Xds, connections);
+    let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
     let mut stopped = service.shared.stopping.subscribe();
     let signal = {
         let service = service.clone();

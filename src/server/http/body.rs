@@ -73,7 +73,7 @@ async fn collect(body: Stream, most: usize, discard: bool) -> Result<Bytes, Http
         HttpError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!(
-                "the body is larger than {most} bytes, the most that is read; send less in one request"
+                "the body is larger than {most} bytes, the most that is read (--max-http-body); send less in one request"
             ),
         )
     };

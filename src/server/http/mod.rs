@@ -25,6 +25,7 @@ mod catalog;
 mod chain;
 mod config;
 mod connect;
+mod connection;
 mod dump;
 mod error;
 mod health;
@@ -47,7 +48,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use prometheus_client::registry::Registry;
@@ -64,6 +65,7 @@ use crate::embedded::Embedded;
 use crate::server::Rate;
 use crate::server::access::Authorizer;
 use crate::server::ads::{AdsService, StreamStatus};
+use crate::server::connections::{self, ConnectionLimits, Connections};
 use crate::store::Store;
 use admission::Admission;
 use metrics::Metrics;
@@ -81,6 +83,13 @@ pub struct HttpConfig {
     pub max_request_rate: Option<Rate>,
     /// How many requests that may write are taken. Default any.
     pub max_write_rate: Option<Rate>,
+    /// Most connections at a time. A new one takes the place of the one that has been without a request for longest; if all
+    /// have requests it is refused with 503. Default 11,000, so that whoever asks for the metrics still finds a place.
+    pub max_connections: usize,
+    /// How long a connection may take for its first request, and the head of any request to arrive. Default 30 s.
+    pub header_timeout: Duration,
+    /// How long a connection may be without a request, and how long a client may read nothing of its answer. Default 5 minutes.
+    pub idle_timeout: Duration,
     /// How long the body of a request may take to arrive. Default 30 s.
     pub body_timeout: Duration,
     /// How long a blocking read waits that doesn't say. Default 5 minutes.
@@ -108,6 +117,9 @@ impl Default for HttpConfig {
             max_requests: 10_000,
             max_request_rate: None,
             max_write_rate: None,
+            max_connections: 11_000,
+            header_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(300),
             body_timeout: Duration::from_secs(30),
             default_wait: Duration::from_secs(300),
             max_wait: Duration::from_secs(600),
@@ -150,6 +162,7 @@ pub struct HttpState {
     authorizer: Arc<dyn Authorizer>,
     metrics: Metrics,
     admission: Admission,
+    connections: Arc<Connections>,
     stopping: watch::Sender<bool>,
     random: foldhash::fast::RandomState,
     drawn: AtomicU64,
@@ -175,12 +188,22 @@ impl HttpState {
             dump,
             ads,
             authorizer,
-            registry,
+            mut registry,
         } = parts;
+        let connections = Connections::new(ConnectionLimits {
+            max: config.max_connections,
+            head: config.header_timeout,
+            idle: config.idle_timeout,
+            only_heads: true,
+        });
+        let mut servers = vec![("http", connections.clone())];
+        servers.extend(ads.iter().map(|ads| ("xds", ads.connections().clone())));
+        connections::register_metrics(&mut registry, servers);
         let metrics = Metrics::new(registry, &embedded, ads.clone());
         let admission = Admission::new(&config, embedded.manager.clock().monotonic());
         Arc::new(Self {
             admission,
+            connections,
             config,
             embedded,
             node,
@@ -204,6 +227,12 @@ impl HttpState {
     /// Ends all waiting reads with the answer they have, also those that begin later.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
+    }
+
+    /// The connections of clients.
+    #[must_use]
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     fn embedded(&self) -> &Arc<Embedded> {
@@ -303,6 +332,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .layer(from_fn_with_state(state.clone(), access::check))
         .layer(from_fn_with_state(state.clone(), admission::admit))
         .layer(from_fn_with_state(state.clone(), metrics::count))
+        .layer(from_fn(connection::occupy))
         .with_state(state.clone())
 }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use super::{HttpState, router};
-use crate::server::tls::{HttpConnections, Protocol, ServerTls, incoming};
+use crate::server::tls::{Client, HttpConnections, Protocol, ServerTls, incoming};
 
-/// Serves the API, encrypted if `tls` is given, until `shutdown` ends. Waiting reads then end with the answer they have, and connections are given
-/// [`HttpConfig::stop_grace`](super::HttpConfig::stop_grace) to close.
+/// Serves the API, encrypted if `tls` is given, until `shutdown` ends. Waiting reads then end with the answer they have, and
+/// connections are given [`HttpConfig::stop_grace`](super::HttpConfig::stop_grace) to close.
 ///
 /// # Errors
 /// The listener fails.
@@ -31,9 +31,10 @@ pub async fn serve(
         state.stopping().await;
         tokio::time::sleep(state.config().stop_grace).await;
     };
-    let app = router(&state);
+    let app = router(&state).into_make_service_with_connect_info::<Client>();
     let address = listener.local_addr()?;
-    let connections = HttpConnections::new(incoming(listener, tls, Protocol::Http), address);
+    let connections = incoming(listener, tls, Protocol::Http, state.connections().clone());
+    let connections = HttpConnections::new(connections, address);
     tokio::select! {
         served = axum::serve(connections, app).with_graceful_shutdown(signal) => served,
         () = overdue => {

@@ -31,7 +31,7 @@ use super::files::{
     FileSet, FileTargets, FileWatcher, Reloader, WatchOptions, apply, check_together, load,
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
-use super::limits::register_session_metrics;
+use super::limits::{fit_connections, register_session_metrics};
 use super::local_checks::LocalChecks;
 use super::provider::MeshProvider;
 use crate::clock::{Clock, RealClock};
@@ -76,9 +76,12 @@ const PRUNE: Duration = Duration::from_secs(3600);
 pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     let set = load(&options.config)?;
     check_together(&set)?;
-    let plan = Plan::new(options, &set)?;
+    let mut plan = Plan::new(options, &set)?;
     for warning in &set.warnings {
         warn!("{warning}");
+    }
+    if let Some(cut) = fit_connections(&mut plan.limits) {
+        warn!("{cut}");
     }
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let guard = plan.protection.start(&clock)?;
