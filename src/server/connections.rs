@@ -189,7 +189,10 @@ impl Connections {
     }
 
     /// Takes the seat of the connection that has been without a request for longest; what wakes it. None if there is none.
-    #[allow(clippy::option_option, reason = "no connection, or one that nobody waits on")]
+    #[allow(
+        clippy::option_option,
+        reason = "no connection, or one that nobody waits on"
+    )]
     fn displace(&self, seats: &mut Seats) -> Option<Option<Waker>> {
         let (_, place) = seats.idle.pop_first()?;
         let mut state = place.0.state.lock();
@@ -374,7 +377,9 @@ impl<S> Watched<S> {
     fn poll_stall(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let idle = self.connections().limits.idle;
         let deadline = *self.stalled.get_or_insert_with(Instant::now) + idle;
-        let timer = self.writing.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let timer = self
+            .writing
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if timer.deadline() != deadline {
             timer.as_mut().reset(deadline);
         }
@@ -524,14 +529,20 @@ mod tests {
 
     use super::*;
 
-    const HEAD: Duration = Duration::from_secs(10);
-    const IDLE: Duration = Duration::from_secs(100);
+    const HEAD: Duration = Duration::from_millis(100);
+    const IDLE: Duration = Duration::from_millis(200);
+    /// Longer than either.
+    const LONG: Duration = Duration::from_millis(300);
 
     fn connections(max: usize) -> Arc<Connections> {
+        connections_with(max, IDLE)
+    }
+
+    fn connections_with(max: usize, idle: Duration) -> Arc<Connections> {
         Connections::new(ConnectionLimits {
             max,
             head: HEAD,
-            idle: IDLE,
+            idle,
             only_heads: true,
         })
     }
@@ -541,46 +552,47 @@ mod tests {
         Some((client, Watched::new(server, connections.enter()?)))
     }
 
-    /// When a read on the server's side fails; time passes by itself.
-    async fn fails(server: &mut Watched<DuplexStream>, start: Instant) -> Duration {
+    /// Reads on the server's side until that fails, which isn't before a time.
+    async fn fails(server: &mut Watched<DuplexStream>, start: Instant, after: Duration) {
         let mut byte = [0];
         loop {
             match server.read(&mut byte).await {
                 Ok(n) => assert_eq!(n, 1),
                 Err(error) => {
                     assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
-                    return Instant::now() - start;
+                    assert!(start.elapsed() >= after, "{:?}", start.elapsed());
+                    return;
                 }
             }
         }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_new_connection_has_to_ask_soon() {
         let connections = connections(9);
         let (_client, mut server) = connect(&connections).unwrap();
-        assert_eq!(fails(&mut server, Instant::now()).await, HEAD);
+        fails(&mut server, Instant::now(), HEAD).await;
         assert_eq!(connections.overdue(), 1);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_head_that_comes_byte_by_byte_has_its_time_from_the_first() {
-        let connections = connections(9);
+        let connections = connections_with(9, LONG * 1_000);
         let (mut client, mut server) = connect(&connections).unwrap();
         drop(server.place().request());
         let start = Instant::now();
         let dripping = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(50)).await;
+            tokio::time::sleep(LONG).await;
             while client.write_all(b"x").await.is_ok() {
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                tokio::time::sleep(HEAD / 10).await;
             }
         });
-        assert_eq!(fails(&mut server, start).await, Duration::from_secs(50) + HEAD);
+        fails(&mut server, start, LONG + HEAD).await;
         drop(server);
         dripping.await.unwrap();
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_request_has_all_the_time_and_silence_begins_after_it() {
         let connections = connections(9);
         let (mut client, mut server) = connect(&connections).unwrap();
@@ -589,32 +601,31 @@ mod tests {
         let request = server.place().request();
         let start = Instant::now();
         let ending = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(1_000)).await;
+            tokio::time::sleep(LONG).await;
             drop(request);
         });
-        let after = fails(&mut server, start).await;
-        assert_eq!(after, Duration::from_secs(1_000) + IDLE);
+        fails(&mut server, start, LONG + IDLE).await;
         ending.await.unwrap();
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn what_is_not_read_is_given_up() {
         let connections = connections(9);
         let (mut client, mut server) = connect(&connections).unwrap();
         let _request = server.place().request();
         let start = Instant::now();
         let reading = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(50)).await;
+            tokio::time::sleep(IDLE / 2).await;
             client.read_exact(&mut [0; 10]).await.unwrap();
             client
         });
         let error = server.write_all(&[0; 1_000]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(Instant::now() - start, Duration::from_secs(50) + IDLE);
+        assert!(start.elapsed() >= IDLE / 2 + IDLE);
         reading.await.unwrap();
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn who_asks_nothing_for_longest_makes_room() {
         let connections = connections(3);
         let (_a, mut first) = connect(&connections).unwrap();
@@ -633,7 +644,14 @@ mod tests {
         assert!(error.to_string().contains("another connection"), "{error}");
         let also_asking = fifth.place().request();
         assert!(connect(&connections).is_none(), "all have requests");
-        assert_eq!((connections.open(), connections.refused(), connections.displaced()), (3, 1, 2));
+        assert_eq!(
+            (
+                connections.open(),
+                connections.refused(),
+                connections.displaced()
+            ),
+            (3, 1, 2)
+        );
         drop(also_asking);
         assert!(connections.make_room());
         assert!(!connections.make_room());
@@ -641,7 +659,7 @@ mod tests {
         assert_eq!(connections.open(), 0);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn requests_that_outlive_their_connection_leave_nothing() {
         let connections = connections(2);
         let (_client, server) = connect(&connections).unwrap();

@@ -23,6 +23,8 @@ pub struct Limits {
     pub servers: Option<usize>,
     /// [`HttpConfig::max_body`].
     pub http_body: Option<usize>,
+    /// [`HttpConfig::max_bodies`].
+    pub http_bodies: Option<usize>,
     /// [`HttpConfig::max_requests`].
     pub http_requests: Option<usize>,
     /// [`HttpConfig::max_request_rate`].
@@ -85,7 +87,9 @@ fn cut_connections(limits: &mut Limits, files: usize) -> Option<String> {
     }
     let share = |of: usize| {
         let part = of as u128 * there as u128 / wanted as u128;
-        usize::try_from(part).unwrap_or(usize::MAX).clamp(FEWEST.min(of), of)
+        usize::try_from(part)
+            .unwrap_or(usize::MAX)
+            .clamp(FEWEST.min(of), of)
     };
     let (http, xds) = (share(http), share(xds));
     limits.http_connections = Some(http);
@@ -183,6 +187,7 @@ impl Limits {
     pub fn http(&self) -> HttpConfig {
         let mut config = HttpConfig::default();
         set(&mut config.max_body, self.http_body);
+        set(&mut config.max_bodies, self.http_bodies);
         set(&mut config.max_requests, self.http_requests);
         set(
             &mut config.max_request_rate,
@@ -226,14 +231,23 @@ mod tests {
         assert_eq!(cut_connections(&mut limits, 100_000), None);
         assert_eq!(limits, Limits::default());
         let told = cut_connections(&mut limits, 1_024).unwrap();
-        assert!(told.contains("1024 files") && told.contains("ulimit -n"), "{told}");
+        assert!(
+            told.contains("1024 files") && told.contains("ulimit -n"),
+            "{told}"
+        );
         let (http, xds) = (limits.http().max_connections, limits.ads().max_connections);
-        assert!(http + xds <= 1_024 - OTHER_FILES && http > 380 && xds > 350, "{http} {xds}");
+        assert!(
+            http + xds <= 1_024 - OTHER_FILES && http > 380 && xds > 350,
+            "{http} {xds}"
+        );
         let mut few = Limits {
             http_connections: Some(5),
             ..Limits::default()
         };
         cut_connections(&mut few, 10).unwrap();
-        assert_eq!((few.http_connections, few.xds_connections), (Some(5), Some(FEWEST)));
+        assert_eq!(
+            (few.http_connections, few.xds_connections),
+            (Some(5), Some(FEWEST))
+        );
     }
 }

@@ -18,8 +18,8 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
@@ -462,6 +462,7 @@ impl axum::serve::Listener for HttpConnections {
 
 #[cfg(test)]
 mod tests {
+    use super::super::connections::ConnectionLimits;
     use super::*;
     use crate::clock::TestClock;
 
@@ -505,6 +506,29 @@ mod tests {
         ] {
             let error = result.unwrap_err();
             assert!(error.contains(wanted), "{wanted}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn accepted_sockets_send_at_once_and_notice_peers_that_are_gone() {
+        let limits = ConnectionLimits {
+            max: 1,
+            head: HANDSHAKE,
+            idle: HANDSHAKE,
+            only_heads: true,
+        };
+        for protocol in [Protocol::Http, Protocol::Xds] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let connections = Connections::new(limits.clone());
+            let mut incoming = incoming(listener, None, protocol, connections);
+            let _client = TcpStream::connect(address).await.unwrap();
+            let connection = incoming.recv().await.unwrap();
+            let tcp = connection.watched().stream();
+            assert!(tcp.nodelay().unwrap());
+            let socket = socket2::SockRef::from(tcp);
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), ALIVE_AFTER);
         }
     }
 }

@@ -16,6 +16,9 @@ pub(super) struct LimitArgs {
     /// Most bytes of an HTTP request's body; 4 MiB unless given. Larger ones are refused with 413.
     #[arg(long, value_name = "BYTES", value_parser = at_least_one)]
     max_http_body: Option<usize>,
+    /// Most bytes of the bodies of all HTTP requests at a time; 64 MiB unless given. Those beyond are refused with 429.
+    #[arg(long, value_name = "BYTES", value_parser = at_least_one)]
+    max_http_bodies: Option<usize>,
     /// Most HTTP requests at a time, waiting reads included; 10,000 unless given. More are refused with 429.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     max_http_requests: Option<usize>,
@@ -82,6 +85,7 @@ impl From<LimitArgs> for Limits {
         Self {
             servers: args.servers.and_then(|servers| servers.try_into().ok()),
             http_body: args.max_http_body,
+            http_bodies: args.max_http_bodies,
             http_requests: args.max_http_requests,
             http_request_rate: args.max_http_request_rate,
             http_write_rate: args.max_http_write_rate,

@@ -76,6 +76,9 @@ use params::Params;
 pub struct HttpConfig {
     /// Most bytes of a request's body. Default 4 MiB.
     pub max_body: usize,
+    /// Most bytes of the bodies of all requests that are being received and worked on; a request for which there is no room is
+    /// refused with 429. Default 64 MiB.
+    pub max_bodies: usize,
     /// Most requests that are answered at a time, those that wait for a change included; more are refused with 429. Default
     /// 10,000.
     pub max_requests: usize,
@@ -114,6 +117,7 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             max_body: 4 * 1024 * 1024,
+            max_bodies: 64 * 1024 * 1024,
             max_requests: 10_000,
             max_request_rate: None,
             max_write_rate: None,
@@ -163,6 +167,7 @@ pub struct HttpState {
     metrics: Metrics,
     admission: Admission,
     connections: Arc<Connections>,
+    bodies: body::Room,
     stopping: watch::Sender<bool>,
     random: foldhash::fast::RandomState,
     drawn: AtomicU64,
@@ -204,6 +209,7 @@ impl HttpState {
         Arc::new(Self {
             admission,
             connections,
+            bodies: body::Room::new(&config),
             config,
             embedded,
             node,
