@@ -64,11 +64,14 @@ pub struct Limits {
 /// File handles that are left for everything but connections of clients: files, the data folder, health checks.
 const OTHER_FILES: usize = 256;
 
+/// So many connections are enough for those who didn't say how many there should be.
+const ENOUGH: usize = 2_000;
+
 /// The fewest connections to a server, however few file handles there are.
 const FEWEST: usize = 16;
 
 /// Takes as many file handles as the system gives, and makes the limits of connections fit them: otherwise whoever opens
-/// connections could use up all handles, and nothing else could be opened. What it had to cut is told.
+/// connections could use up all handles, and nothing else could be opened. What it had to cut is told if it matters.
 pub(super) fn fit_connections(limits: &mut Limits) -> Option<String> {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(files) => cut_connections(limits, usize::try_from(files).unwrap_or(usize::MAX)),
@@ -91,9 +94,13 @@ fn cut_connections(limits: &mut Limits, files: usize) -> Option<String> {
             .unwrap_or(usize::MAX)
             .clamp(FEWEST.min(of), of)
     };
+    let given = limits.http_connections.is_some() || limits.xds_connections.is_some();
     let (http, xds) = (share(http), share(xds));
     limits.http_connections = Some(http);
     limits.xds_connections = Some(xds);
+    if !given && there >= ENOUGH {
+        return None;
+    }
     Some(format!(
         "only {files} files may be open at a time, too few for {wanted} connections: at most {http} HTTP and {xds} xDS connections \
          are taken; raise the limit (ulimit -n), or give fewer with --max-http-connections and --max-xds-connections"
@@ -240,6 +247,14 @@ mod tests {
             http + xds <= 1_024 - OTHER_FILES && http > 380 && xds > 350,
             "{http} {xds}"
         );
+        let mut default = Limits::default();
+        assert_eq!(cut_connections(&mut default, 10_000), None);
+        assert!(default.http().max_connections < 6_000);
+        let mut asked = Limits {
+            xds_connections: Some(10_000),
+            ..Limits::default()
+        };
+        assert!(cut_connections(&mut asked, 10_000).is_some());
         let mut few = Limits {
             http_connections: Some(5),
             ..Limits::default()
