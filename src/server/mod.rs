@@ -6,6 +6,7 @@ mod backup_socket;
 pub mod bootstrap;
 pub mod checks;
 pub mod cli;
+pub mod connections;
 pub mod files;
 pub mod http;
 mod limits;

@@ -250,3 +250,40 @@ impl World {
         .await;
     }
 }
+
+/// Every row of the table applies to each of these.
+pub const TYPES: [ResourceType; 4] = [
+    ResourceType::Cluster,
+    ResourceType::Endpoint,
+    ResourceType::Listener,
+    ResourceType::Route,
+];
+
+/// A world in which the proxy has these resources of one type, each with content 1.
+pub async fn world_with(kind: ResourceType, names: &[&str]) -> World {
+    let world = World::start().await;
+    for name in names {
+        world.put(kind, name, "1");
+    }
+    world.publish().await;
+    world
+}
+
+/// The same, with a client that has asked for some of them, or all, and got what there is.
+pub async fn subscribed(
+    protocol: Protocol,
+    kind: ResourceType,
+    names: &[&str],
+    asked: &[&str],
+) -> (World, Client) {
+    let world = world_with(kind, names).await;
+    let mut client = world.connect_as(protocol).await;
+    client.subscribe(kind, asked).await;
+    let got = names
+        .iter()
+        .filter(|name| asked.is_empty() || asked.contains(name));
+    let got: Vec<String> = got.map(|name| format!("{name}@1")).collect();
+    let got: Vec<&str> = got.iter().map(String::as_str).collect();
+    client.expect(kind, &got, &[]).await;
+    (world, client)
+}

@@ -31,7 +31,7 @@ use super::files::{
     FileSet, FileTargets, FileWatcher, Reloader, WatchOptions, apply, check_together, load,
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
-use super::limits::register_session_metrics;
+use super::limits::{fit_connections, register_session_metrics};
 use super::local_checks::LocalChecks;
 use super::propagation::{Propagation, PropagationMetrics};
 use super::provider::MeshProvider;
@@ -75,11 +75,14 @@ const PRUNE: Duration = Duration::from_secs(3600);
 /// # Errors
 /// It can't start, or a listener fails.
 pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
-    let set = load(&options.config)?;
+    let set = load(&options.config, &options.limits.files())?;
     check_together(&set)?;
-    let plan = Plan::new(options, &set)?;
+    let mut plan = Plan::new(options, &set)?;
     for warning in &set.warnings {
         warn!("{warning}");
+    }
+    if let Some(cut) = fit_connections(&mut plan.limits) {
+        warn!("{cut}");
     }
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let guard = plan.protection.start(&clock)?;
@@ -326,7 +329,8 @@ impl Parts {
         if plan.config.is_empty() {
             return Ok(());
         }
-        let reloader = Reloader::new(plan.config.clone(), self.targets.clone(), set);
+        let limits = plan.limits.files();
+        let reloader = Reloader::new(plan.config.clone(), limits, self.targets.clone(), set);
         let clock = self.embedded.manager.clock().clone();
         let watcher = FileWatcher::start(reloader, WatchOptions::default(), clock, report_reload)
             .map_err(|e| failed("can't watch the files")(&e))?;
