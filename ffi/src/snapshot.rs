@@ -254,14 +254,14 @@ pub unsafe extern "C" fn proxycfg_snapshot_json(
     call("proxycfg_snapshot_json", error, || {
         // SAFETY: the host gives NULL or a place for a text.
         let json = unsafe { memory::needed_out(json, "json") }?;
-        // SAFETY: the host gives a text.
-        let pointer = unsafe { memory::text(pointer, "pointer") }?;
-        if pointer.is_empty()
+        if pointer.len == 0
             && let Some(text) = noted(snapshot, encoded).flatten()
         {
             json.set(text);
             return Ok(());
         }
+        // SAFETY: the host gives a text.
+        let pointer = unsafe { memory::text(pointer, "pointer") }?;
         let snapshot = read(snapshot)?;
         let text = Str::of(snapshot.subtree(pointer)?);
         if pointer.is_empty() {

@@ -30,7 +30,7 @@ impl Kind for Counted {
 struct Plain(usize);
 
 impl Kind for Plain {
-    const NAME: &'static str = "plain";
+    const NAME: &'static str = "error";
     const NUMBER: usize = 6;
     fn slab() -> &'static Slab<Self> {
         static SLAB: Slab<Plain> = Slab::new();
