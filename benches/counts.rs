@@ -12,15 +12,15 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use proxycfg::ca::Authority;
 use proxycfg::chain::{ChainRequest, EntrySet, compile};
 use proxycfg::clock::TestClock;
 use proxycfg::hcl::Value;
 use proxycfg::model::{
-    CaConfig, CheckStatus, ConfigEntry, HealthCheck, IssuedCert, LeafRequest, Node, PrivateKey,
-    ProxyConfig, ServiceInstance, ServiceKind, SpiffeId, Upstream, decode_document,
+    CaConfig, CheckStatus, ConfigEntry, HealthCheck, LeafRequest, Node, ProxyConfig,
+    ServiceInstance, ServiceKind, Upstream, decode_document,
 };
 use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, ProxyState, SharedParts};
 use proxycfg::snapshot::Part;
@@ -166,6 +166,7 @@ impl Inputs for Answers {
 
 /// A store with services, and what a proxy asks of it: the pure core without threads.
 struct World {
+    authority: Authority,
     store: Store,
     views: StoreViews,
     answers: Answers,
@@ -179,7 +180,8 @@ impl World {
     fn new(upstreams: usize, endpoints: usize) -> Self {
         let check = std::sync::Arc::new(ChainCheck);
         let store = Store::new(Box::new(MemoryBackend), check).expect("a store");
-        let roots = Box::new(authority().roots());
+        let authority = authority();
+        let roots = Box::new(authority.roots());
         let written = store.apply(Transaction::of(Op::SetCaRoots { roots, cas: None }));
         written.expect("a write");
         for number in 0..upstreams {
@@ -188,6 +190,7 @@ impl World {
             }
         }
         Self {
+            authority,
             store,
             views: StoreViews {
                 datacenter: "dc1".into(),
@@ -201,30 +204,15 @@ impl World {
     }
 
     fn answer(&self, query: &Query) -> Answer {
-        let Query::Leaf { service } = query else {
-            let snapshot = self.store.snapshot();
-            return self
-                .views
-                .answer(query, &snapshot.reader())
-                .expect("answered");
-        };
-        Answer::Leaf(Part::new(IssuedCert {
-            serial_number: "1".into(),
-            cert_pem: "certificate".into(),
-            private_key: PrivateKey::from_pem("key"),
-            identity: SpiffeId::Service {
-                trust_domain: "td.consul".into(),
-                partition: "default".into(),
-                namespace: "default".into(),
-                datacenter: "dc1".into(),
-                service: service.clone(),
-            },
-            authority_key_id: "00".into(),
-            valid_after: SystemTime::UNIX_EPOCH,
-            valid_before: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000_000),
-            create_index: 1,
-            modify_index: 1,
-        }))
+        if let Query::Leaf { service } = query {
+            let issued = self
+                .authority
+                .issue(&LeafRequest::for_service(service.as_str()));
+            return Answer::Leaf(Part::new(issued.expect("a certificate")));
+        }
+        let snapshot = self.store.snapshot();
+        let answer = self.views.answer(query, &snapshot.reader());
+        answer.expect("an answer")
     }
 
     fn proxy(&self) -> ProxyState {
