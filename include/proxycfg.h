@@ -13,9 +13,10 @@
 // type says, and what it points to must not be changed by another thread during the call. Structs with a field `size`
 // may grow: set it to sizeof of the struct, and all that isn't used to zero.
 //
-// Handles (engine, watch, queue, source) point nowhere: they are numbers in a table. One that was freed, or is of another
-// type, is recognised: PROXYCFG_RESULT_INVALID_HANDLE, or nothing where freeing. That is not so for snapshots, errors and
-// texts: those must not be used after they were freed, and not be freed twice.
+// Handles (engine, watch, queue, source, snapshot, error, text) point nowhere: they are numbers, never used again, that the
+// library looks up. One that was freed, or is of another type, or is none, is recognised: PROXYCFG_RESULT_INVALID_HANDLE, or
+// nothing where freeing. What a function gives of an object (a text of a snapshot, its resources) is memory, and not to be
+// used after the object was freed. An object that is freed while another thread's call uses it lives until that call is over.
 //
 // Threads. Every function may be called from any thread at any time, also on the same object, unless it says otherwise.
 // Functions of the host are called on threads of the library, never while a lock of the library is held: they may call
@@ -133,6 +134,35 @@ typedef int32_t proxycfg_proxy_kind;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// The kinds of handle.
+enum proxycfg_handle_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // `proxycfg_engine`.
+  PROXYCFG_HANDLE_KIND_ENGINE = 1,
+  // `proxycfg_watch_handle`.
+  PROXYCFG_HANDLE_KIND_WATCH = 2,
+  // `proxycfg_queue`.
+  PROXYCFG_HANDLE_KIND_QUEUE = 3,
+  // `proxycfg_source`.
+  PROXYCFG_HANDLE_KIND_SOURCE = 4,
+  // `proxycfg_snapshot`.
+  PROXYCFG_HANDLE_KIND_SNAPSHOT = 5,
+  // `proxycfg_error`.
+  PROXYCFG_HANDLE_KIND_ERROR = 6,
+  // `proxycfg_text`.
+  PROXYCFG_HANDLE_KIND_TEXT = 7,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum proxycfg_handle_kind proxycfg_handle_kind;
+#else
+typedef int32_t proxycfg_handle_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // What holds for callers that no intention speaks of.
 enum proxycfg_intention_default
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -218,7 +248,7 @@ typedef int32_t proxycfg_query_kind;
 typedef struct proxycfg_engine proxycfg_engine;
 
 // Why a call failed: a code and a message for people. Made by the library, freed by the host with
-// `proxycfg_error_free`. Usable from one thread at a time.
+// `proxycfg_error_free`. Usable from any number of threads at the same time.
 typedef struct proxycfg_error proxycfg_error;
 
 // A completion queue. Made by `proxycfg_queue_new`, freed with `proxycfg_queue_free`. Usable from any number of threads at
@@ -227,7 +257,8 @@ typedef struct proxycfg_queue proxycfg_queue;
 
 // A snapshot: everything that one proxy needs, at one store index. Immutable, counted by references, usable from any
 // number of threads at the same time. It stays valid until the last reference is released, also after its engine is
-// freed. Releasing more often than retaining can't be recognised: don't.
+// freed. Releasing more often than retaining takes a reference away from somebody else, for whom the handle is then
+// invalid.
 typedef struct proxycfg_snapshot proxycfg_snapshot;
 
 // A source of the host. Made by `proxycfg_source_new`, given to one engine in its options, freed with
@@ -400,6 +431,11 @@ extern "C" {
 // that it was compiled with. Callable from any thread, at any time.
 uint32_t proxycfg_abi_version(void);
 
+// How many handles of a kind, a `proxycfg_handle_kind`, are live in this process: for finding leaks, since what a host
+// forgets to free isn't lost to the library and so to no leak checker. A snapshot counts once, however many references
+// there are. 0 for an unknown kind.
+size_t proxycfg_live_handles(int32_t kind);
+
 // Starts an engine.
 //
 // `options` may be NULL: all defaults. `engine` receives the handle.
@@ -449,13 +485,14 @@ proxycfg_result proxycfg_engine_wait_ready(const struct proxycfg_engine *engine,
                                            const struct proxycfg_snapshot **snapshot,
                                            struct proxycfg_error **error);
 
-// The code of an error. NULL gives `PROXYCFG_RESULT_OK`.
+// The code of an error. NULL, or one that was freed, gives `PROXYCFG_RESULT_OK`.
 proxycfg_result proxycfg_error_code(const struct proxycfg_error *error);
 
-// The message of an error: what is wrong, where, and what to do. Valid as long as the error. NULL gives an empty text.
+// The message of an error: what is wrong, where, and what to do. Valid as long as the error. NULL, or an error that
+// was freed, gives an empty text.
 struct proxycfg_str proxycfg_error_message(const struct proxycfg_error *error);
 
-// Frees an error. NULL is fine. Freeing one twice can't be recognised: don't.
+// Frees an error. NULL is fine; freeing one twice does nothing.
 void proxycfg_error_free(struct proxycfg_error *error);
 
 // Has a function called with what the library logs, up to `level` (a `proxycfg_log_level`), for the whole process. A second
@@ -469,10 +506,10 @@ proxycfg_result proxycfg_log_set(proxycfg_log_callback callback,
                                  int32_t level,
                                  struct proxycfg_error **error);
 
-// The content of a text; valid until the text is freed. NULL gives an empty one.
+// The content of a text; valid until the text is freed. NULL, or a text that was freed, gives an empty one.
 struct proxycfg_str proxycfg_text_content(const struct proxycfg_text *text);
 
-// Frees a text. NULL is fine. Freeing one twice can't be recognised: don't.
+// Frees a text. NULL is fine; freeing one twice does nothing.
 void proxycfg_text_free(struct proxycfg_text *text);
 
 // Makes a completion queue. `queue` receives the handle.
@@ -543,19 +580,20 @@ proxycfg_result proxycfg_status(const struct proxycfg_engine *engine,
                                 struct proxycfg_text **status,
                                 struct proxycfg_error **error);
 
-// Adds a reference, to be released with `proxycfg_snapshot_release`, and returns the snapshot. NULL gives NULL.
+// Adds a reference, to be released with `proxycfg_snapshot_release`, and returns the snapshot. NULL gives NULL, and so does
+// a handle whose last reference was released.
 const struct proxycfg_snapshot *proxycfg_snapshot_retain(const struct proxycfg_snapshot *snapshot);
 
-// Gives a reference back. NULL is fine.
+// Gives a reference back. NULL is fine; releasing a handle whose last reference was released does nothing.
 void proxycfg_snapshot_release(const struct proxycfg_snapshot *snapshot);
 
-// The store index that every part of the snapshot was read at. NULL gives 0.
+// The store index that every part of the snapshot was read at. NULL or an invalid handle gives 0.
 uint64_t proxycfg_snapshot_index(const struct proxycfg_snapshot *snapshot);
 
-// The proxy that the snapshot is for. The texts belong to the snapshot. NULL gives an empty id.
+// The proxy that the snapshot is for. The texts belong to the snapshot. NULL or an invalid handle gives an empty id.
 struct proxycfg_proxy_id proxycfg_snapshot_proxy_id(const struct proxycfg_snapshot *snapshot);
 
-// The kind of the proxy. NULL gives `PROXYCFG_PROXY_KIND_NONE`.
+// The kind of the proxy. NULL or an invalid handle gives `PROXYCFG_PROXY_KIND_NONE`.
 proxycfg_proxy_kind proxycfg_snapshot_kind(const struct proxycfg_snapshot *snapshot);
 
 // The snapshot as JSON, or the part that a JSON pointer names (`/Roots/TrustDomain`; empty: the whole). It is encoded once

@@ -10,7 +10,6 @@ typedef struct pc_result {
     proxycfg_error *error;
     uint64_t number;
     uintptr_t handle;
-    const proxycfg_snapshot *snapshot;
     proxycfg_text *text;
     const void *data;
     size_t len;
@@ -29,7 +28,7 @@ static inline proxycfg_proxy_id pc_proxy_id(const char *id, size_t id_len, const
 }
 
 // What Go exports. The user data is the number of a cgo.Handle, which must not be taken for a pointer either.
-void pcGoSnapshot(uintptr_t user_data, proxycfg_snapshot *snapshot);
+void pcGoSnapshot(uintptr_t user_data, uintptr_t snapshot);
 void pcGoSubscribe(uintptr_t user_data, proxycfg_query *query);
 void pcGoUnsubscribe(uintptr_t user_data, uint64_t subscription);
 void pcGoRefresh(uintptr_t user_data, uint64_t subscription);
@@ -38,7 +37,7 @@ void pcGoFreed(uintptr_t user_data);
 
 static inline void pc_on_snapshot(void *user_data, const proxycfg_snapshot *snapshot) {
     // Go owns what it is given.
-    pcGoSnapshot((uintptr_t)user_data, (proxycfg_snapshot *)proxycfg_snapshot_retain(snapshot));
+    pcGoSnapshot((uintptr_t)user_data, (uintptr_t)proxycfg_snapshot_retain(snapshot));
 }
 
 static inline void pc_on_subscribe(void *user_data, const proxycfg_query *query) {
@@ -226,35 +225,49 @@ static inline pc_result pc_queue_fd(uintptr_t queue) {
 
 static inline void pc_queue_free(uintptr_t queue) { proxycfg_queue_free((proxycfg_queue *)queue); }
 
-static inline void pc_release_all(const proxycfg_snapshot **snapshots, size_t count) {
-    for (size_t i = 0; i < count; i++) proxycfg_snapshot_release(snapshots[i]);
+static inline void pc_release_all(const uintptr_t *snapshots, size_t count) {
+    for (size_t i = 0; i < count; i++) proxycfg_snapshot_release((const proxycfg_snapshot *)snapshots[i]);
 }
 
-static inline pc_result pc_snapshot_json(const proxycfg_snapshot *snapshot, const char *pointer, size_t len) {
+static inline void pc_snapshot_release(uintptr_t snapshot) { proxycfg_snapshot_release((const proxycfg_snapshot *)snapshot); }
+
+static inline uint64_t pc_snapshot_index(uintptr_t snapshot) {
+    return proxycfg_snapshot_index((const proxycfg_snapshot *)snapshot);
+}
+
+static inline int32_t pc_snapshot_kind(uintptr_t snapshot) {
+    return (int32_t)proxycfg_snapshot_kind((const proxycfg_snapshot *)snapshot);
+}
+
+static inline proxycfg_proxy_id pc_snapshot_proxy_id(uintptr_t snapshot) {
+    return proxycfg_snapshot_proxy_id((const proxycfg_snapshot *)snapshot);
+}
+
+static inline pc_result pc_snapshot_json(uintptr_t snapshot, const char *pointer, size_t len) {
     pc_result r = {0};
     proxycfg_str json = {NULL, 0};
-    r.code = proxycfg_snapshot_json(snapshot, pc_str(pointer, len), &json, &r.error);
+    r.code = proxycfg_snapshot_json((const proxycfg_snapshot *)snapshot, pc_str(pointer, len), &json, &r.error);
     r.data = json.data;
     r.len = json.len;
     return r;
 }
 
-static inline pc_result pc_snapshot_diff(const proxycfg_snapshot *older, const proxycfg_snapshot *newer) {
+static inline pc_result pc_snapshot_diff(uintptr_t older, uintptr_t newer) {
     pc_result r = {0};
-    r.code = proxycfg_snapshot_diff(older, newer, &r.text, &r.error);
+    r.code = proxycfg_snapshot_diff((const proxycfg_snapshot *)older, (const proxycfg_snapshot *)newer, &r.text, &r.error);
     return r;
 }
 
-static inline pc_result pc_snapshot_problems(const proxycfg_snapshot *snapshot) {
+static inline pc_result pc_snapshot_problems(uintptr_t snapshot) {
     pc_result r = {0};
-    r.code = proxycfg_snapshot_problems(snapshot, &r.text, &r.error);
+    r.code = proxycfg_snapshot_problems((const proxycfg_snapshot *)snapshot, &r.text, &r.error);
     return r;
 }
 
-static inline pc_result pc_snapshot_resources(const proxycfg_snapshot *snapshot, const char *type_url, size_t len) {
+static inline pc_result pc_snapshot_resources(uintptr_t snapshot, const char *type_url, size_t len) {
     pc_result r = {0};
     const proxycfg_resource *resources = NULL;
-    r.code = proxycfg_snapshot_resources(snapshot, pc_str(type_url, len), &resources, &r.len, &r.error);
+    r.code = proxycfg_snapshot_resources((const proxycfg_snapshot *)snapshot, pc_str(type_url, len), &resources, &r.len, &r.error);
     r.data = resources;
     return r;
 }

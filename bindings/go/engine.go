@@ -56,8 +56,7 @@ type core struct {
 	closed   bool
 	orphaned bool
 	queue    *queue
-	watches  map[uint64]*watch
-	lastTag  uint64
+	watches  roster
 	// functions is the number of watches that call a function.
 	functions int
 }
@@ -70,7 +69,7 @@ func New(options Options) (*Engine, error) {
 			"the library has version %d of the ABI, but this package was built with %d",
 			C.proxycfg_abi_version(), C.PROXYCFG_ABI_VERSION)}
 	}
-	c := &core{log: options.Logger, watches: map[uint64]*watch{}}
+	c := &core{log: options.Logger}
 	if c.log == nil {
 		c.log = slog.Default()
 	}
@@ -131,18 +130,21 @@ func (c *core) orphan() {
 
 // unused says that neither an Engine nor a watch holds the core. Called under the lock.
 func (c *core) unused() bool {
-	return c.orphaned && len(c.watches) == 0 && c.functions == 0
+	return c.orphaned && c.watches.empty() && c.functions == 0
 }
 
 func (c *core) shutDown() error {
 	c.close.Do(func() {
 		c.mu.Lock()
 		c.closed = true
-		ended := c.watches
-		c.watches = nil
-		for _, w := range ended {
-			w.end()
+		var ended []*watch
+		for _, w := range c.watches.places {
+			if w != nil {
+				w.end()
+				ended = append(ended, w)
+			}
 		}
+		c.watches = roster{}
 		queue := c.queue
 		c.mu.Unlock()
 		for _, w := range ended {

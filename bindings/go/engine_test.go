@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -350,19 +352,30 @@ func TestCancelAndCloseFromWithinAFunction(t *testing.T) {
 	ended.Wait()
 }
 
-// FC-098: one engine from many goroutines, with all operations.
+// FC-098: one engine from many goroutines, with all operations. The long form is PROXYCFG_TEST_SECONDS=60.
 func TestFC098OneEngineFromManyGoroutines(t *testing.T) {
 	engine := newEngine(t, Options{})
 	goroutines, rounds := 64, 200
 	if testing.Short() {
 		goroutines, rounds = 16, 50
 	}
+	var end time.Time
+	if given := os.Getenv("PROXYCFG_TEST_SECONDS"); given != "" {
+		seconds := must(strconv.ParseFloat(given, 64))
+		goroutines, end = 64, time.Now().Add(time.Duration(seconds*float64(time.Second)))
+	}
+	more := func(round int) bool {
+		if end.IsZero() {
+			return round < rounds
+		}
+		return time.Now().Before(end)
+	}
 	var all sync.WaitGroup
 	for seed := range goroutines {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(seed), 1))
 			var kept *Snapshot
-			for range rounds {
+			for round := 0; more(round); round++ {
 				id := fmt.Sprint("p", random.IntN(4))
 				switch random.IntN(9) {
 				case 0, 1:
@@ -421,6 +434,57 @@ func TestFC098OneEngineFromManyGoroutines(t *testing.T) {
 		})
 	}
 	all.Wait()
+	// It is as if they had come one at a time: what is done now is seen, and the whole of it.
+	for n := range 4 {
+		must(engine.Register(sidecar(fmt.Sprint("p", n), "db")))
+	}
+	instance(t, engine, "db", 0, 2001)
+	index := instance(t, engine, "db", 0, 2002)
+	settle(t, engine, index)
+	for n := range 4 {
+		snapshot := must(engine.WaitReady(shortly(t), proxy(fmt.Sprint("p", n))))
+		if got := snapshot.Index(); got != index {
+			t.Error(n, got, index)
+		}
+		snapshot.Close()
+	}
+}
+
+// Closing while others read: each call has all of it or none, and the reference is released once.
+func TestSnapshotsAreReleasedOnce(t *testing.T) {
+	engine := newEngine(t, Options{})
+	must(engine.Register(sidecar("web", "db")))
+	keep := must(engine.WaitReady(shortly(t), proxy("web")))
+	for range 200 {
+		snapshot := must(engine.WaitReady(shortly(t), proxy("web")))
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				if json, err := snapshot.JSON(); err == nil && len(json) == 0 || err != nil && !errors.Is(err, ErrClosed) {
+					t.Error(len(json), err)
+				}
+				if id := snapshot.ID(); id != (ProxyID{}) && id != proxy("web") {
+					t.Error(id)
+				}
+			})
+			all.Go(snapshot.Close)
+		}
+		all.Wait()
+		// Both have the same snapshot of the library: a reference released twice would be this one's.
+		if snapshot.Index() != 0 || keep.Index() == 0 || len(must(keep.JSON())) == 0 {
+			t.Fatal("released too often")
+		}
+	}
+	keep.Close()
+	// What isn't closed is released when it is collected, those that were received together as well.
+	for range 100 {
+		must(engine.WatchFunc(proxy("web"), func(*Snapshot) {}))
+		next(t, must(engine.Watch(context.Background(), proxy("web"))))
+	}
+	if err := engine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all snapshots are released", func() bool { collect(); return LiveSnapshots() == 0 })
 }
 
 // 10,000 watches take no goroutine, no thread and no memory that grows.

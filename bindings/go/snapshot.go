@@ -4,8 +4,8 @@ package proxycfg
 import "C"
 
 import (
+	"math"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -13,87 +13,152 @@ import (
 // Snapshot is everything that one proxy needs, at one store index. It is immutable and outlives its engine. Close it when
 // done; what its methods return stays valid.
 type Snapshot struct {
-	// Held for reading while the library reads the snapshot.
-	mu sync.RWMutex
-	// pointer is nil once it is closed.
-	pointer *C.proxycfg_snapshot
-	bag     *bag
-	place   int
+	held *held
 }
 
-// bag holds the references of the snapshots that were received together. A cleanup for each would cost more than all the
-// rest of a delivery; so there is one for the bag, which releases what wasn't closed when the last of its snapshots is found
-// to be garbage.
-type bag struct {
-	// references are pointers of the library, nil where the snapshot was closed.
-	references []unsafe.Pointer
+// held is a reference to a snapshot of the library.
+type held struct {
+	handle C.uintptr_t
+	// users is how many calls read the snapshot, plus ended once it is closed. Whoever brings it to ended releases the
+	// reference: Close, or the last of the calls.
+	users atomic.Int64
 }
 
-func newBag(size int) *bag {
-	b := &bag{make([]unsafe.Pointer, size)}
-	runtime.AddCleanup(b, releaseAll, b.references)
-	return b
-}
+// ended makes every number of users negative.
+const ended = math.MinInt64 / 2
 
-func releaseAll(references []unsafe.Pointer) {
-	for i := range references {
-		release((*C.proxycfg_snapshot)(atomic.SwapPointer(&references[i], nil)))
+// use begins a call that reads the snapshot's memory; false if it is closed.
+func (h *held) use() bool {
+	if h == nil {
+		return false
+	}
+	for {
+		users := h.users.Load()
+		if users < 0 {
+			return false
+		}
+		if h.users.CompareAndSwap(users, users+1) {
+			return true
+		}
 	}
 }
 
-// put takes over a reference.
-func (b *bag) put(place int, pointer *C.proxycfg_snapshot) *Snapshot {
-	atomic.StorePointer(&b.references[place], unsafe.Pointer(pointer))
-	return &Snapshot{pointer: pointer, bag: b, place: place}
+func (h *held) done() {
+	if h.users.Add(-1) == ended {
+		C.pc_snapshot_release(h.handle)
+	}
+}
+
+// end closes it. The reference that is to be released is returned, 0 if there is none: it was closed before, or a call that
+// reads it will release it.
+func (h *held) end() C.uintptr_t {
+	if h == nil {
+		return 0
+	}
+	for {
+		users := h.users.Load()
+		if users < 0 {
+			return 0
+		}
+		if h.users.CompareAndSwap(users, users+ended) {
+			if users == 0 {
+				return h.handle
+			}
+			return 0
+		}
+	}
+}
+
+// bagSize is how many snapshots are made together: few, since one that is kept keeps them all from being collected.
+const bagSize = 32
+
+// bag is snapshots that were received together. A cleanup for each would cost more than all the rest of a delivery; so there
+// is one for the bag, which releases what wasn't closed when all its snapshots are garbage. A snapshot points into the bag,
+// so it keeps it.
+type bag struct {
+	snapshots [bagSize]Snapshot
+	// held is memory of its own, which the cleanup may refer to.
+	held *[bagSize]held
+	used int
+}
+
+func newBag() *bag {
+	b := &bag{held: new([bagSize]held)}
+	runtime.AddCleanup(b, endAll, b.held)
+	return b
+}
+
+func endAll(all *[bagSize]held) {
+	for i := range all {
+		if all[i].handle != 0 {
+			release(all[i].end())
+		}
+	}
+}
+
+// put takes over a reference, into this bag or, if it is full, the next, which is returned.
+func (b *bag) put(handle C.uintptr_t) (*bag, *Snapshot) {
+	if b == nil || b.used == bagSize {
+		b = newBag()
+	}
+	snapshot, held := &b.snapshots[b.used], &b.held[b.used]
+	held.handle = handle
+	snapshot.held = held
+	b.used++
+	return b, snapshot
 }
 
 // newSnapshot takes over a reference.
-func newSnapshot(pointer *C.proxycfg_snapshot) *Snapshot { return newBag(1).put(0, pointer) }
+func newSnapshot(handle C.uintptr_t) *Snapshot {
+	held := &held{handle: handle}
+	snapshot := &Snapshot{held}
+	runtime.AddCleanup(snapshot, endOne, held)
+	return snapshot
+}
 
-func release(pointer *C.proxycfg_snapshot) {
-	if pointer != nil {
-		C.proxycfg_snapshot_release(pointer)
+func endOne(h *held) { release(h.end()) }
+
+func release(handle C.uintptr_t) {
+	if handle != 0 {
+		C.pc_snapshot_release(handle)
 	}
 }
 
 // Close lets go of the snapshot. Closing twice is fine.
-func (s *Snapshot) Close() { release(s.take()) }
+func (s *Snapshot) Close() {
+	release(s.held.end())
+	runtime.KeepAlive(s)
+}
 
-// take closes the snapshot, but leaves the release of its reference to the caller; nil if it was closed before.
-func (s *Snapshot) take() *C.proxycfg_snapshot {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pointer == nil {
-		return nil
+// open is the handle, 0 once it is closed. The library checks handles, so a call that reads no memory needs no more.
+func (s *Snapshot) open() C.uintptr_t {
+	if s.held == nil || s.held.users.Load() < 0 {
+		return 0
 	}
-	s.pointer = nil
-	return (*C.proxycfg_snapshot)(atomic.SwapPointer(&s.bag.references[s.place], nil))
+	return s.held.handle
 }
 
 // Index is the store index that every part of the snapshot was read at; 0 once it is closed.
 func (s *Snapshot) Index() uint64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	index := uint64(C.proxycfg_snapshot_index(s.pointer))
+	index := uint64(C.pc_snapshot_index(s.open()))
 	runtime.KeepAlive(s)
 	return index
 }
 
 // ID is the proxy that the snapshot is for; empty once it is closed.
 func (s *Snapshot) ID() ProxyID {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	id := C.proxycfg_snapshot_proxy_id(s.pointer)
-	copied := ProxyID{goString(id.id), goString(id.node), goString(id.token)}
-	runtime.KeepAlive(s)
-	return copied
+	if !s.held.use() {
+		return ProxyID{}
+	}
+	defer runtime.KeepAlive(s)
+	defer s.held.done()
+	id := C.pc_snapshot_proxy_id(s.held.handle)
+	return ProxyID{goString(id.id), goString(id.node), goString(id.token)}
 }
 
 // Kind is the kind of the proxy; 0 once it is closed.
 func (s *Snapshot) Kind() Kind {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	kind := Kind(C.proxycfg_snapshot_kind(s.pointer))
+	kind := Kind(C.pc_snapshot_kind(s.open()))
 	runtime.KeepAlive(s)
 	return kind
 }
@@ -104,14 +169,13 @@ func (s *Snapshot) JSON() ([]byte, error) { return s.Pointer("") }
 // Pointer is the part of the snapshot's JSON that a JSON pointer names, such as "/Roots/TrustDomain"; [ErrNotFound] if there
 // is nothing.
 func (s *Snapshot) Pointer(pointer string) ([]byte, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	defer runtime.KeepAlive(s)
-	if s.pointer == nil {
+	if !s.held.use() {
 		return nil, closed("json", "snapshot")
 	}
+	defer runtime.KeepAlive(s)
+	defer s.held.done()
 	data, length := text(pointer)
-	r := C.pc_snapshot_json(s.pointer, data, length)
+	r := C.pc_snapshot_json(s.held.handle, data, length)
 	if err := check("json", r); err != nil {
 		return nil, err
 	}
@@ -139,14 +203,13 @@ type Resource struct {
 
 // Resources are the Envoy resources of one type, sorted by name.
 func (s *Snapshot) Resources(typeURL string) ([]Resource, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	defer runtime.KeepAlive(s)
-	if s.pointer == nil {
+	if !s.held.use() {
 		return nil, closed("resources", "snapshot")
 	}
+	defer runtime.KeepAlive(s)
+	defer s.held.done()
 	data, length := text(typeURL)
-	r := C.pc_snapshot_resources(s.pointer, data, length)
+	r := C.pc_snapshot_resources(s.held.handle, data, length)
 	if err := check("resources", r); err != nil {
 		return nil, err
 	}
@@ -166,13 +229,12 @@ func (s *Snapshot) Resources(typeURL string) ([]Resource, error) {
 
 // Problems says what couldn't be turned into Envoy resources as it is configured, and what was done instead.
 func (s *Snapshot) Problems() ([]string, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	defer runtime.KeepAlive(s)
-	if s.pointer == nil {
+	if !s.held.use() {
 		return nil, closed("problems", "snapshot")
 	}
-	r := C.pc_snapshot_problems(s.pointer)
+	defer runtime.KeepAlive(s)
+	defer s.held.done()
+	r := C.pc_snapshot_problems(s.held.handle)
 	if err := check("problems", r); err != nil {
 		return nil, err
 	}
@@ -191,26 +253,23 @@ type Change struct {
 
 // Diff says what changed from this snapshot to a newer one of the same proxy.
 func (s *Snapshot) Diff(newer *Snapshot) ([]Change, error) {
-	// One at a time: two goroutines that compare both ways must not wait for each other.
-	older := s.retain()
-	defer release(older)
-	next := newer.retain()
-	defer release(next)
-	if older == nil || next == nil {
+	if !s.held.use() {
 		return nil, closed("diff", "snapshot")
 	}
-	r := C.pc_snapshot_diff(older, next)
+	defer runtime.KeepAlive(s)
+	defer s.held.done()
+	if !newer.held.use() {
+		return nil, closed("diff", "snapshot")
+	}
+	defer runtime.KeepAlive(newer)
+	defer newer.held.done()
+	r := C.pc_snapshot_diff(s.held.handle, newer.held.handle)
 	if err := check("diff", r); err != nil {
 		return nil, err
 	}
 	return decode[[]Change]("diff", r.text)
 }
 
-// retain gives a reference of its own; nil once it is closed.
-func (s *Snapshot) retain() *C.proxycfg_snapshot {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	retained := C.proxycfg_snapshot_retain(s.pointer)
-	runtime.KeepAlive(s)
-	return retained
-}
+// LiveSnapshots is how many snapshots of the library this process holds, over all engines: for finding leaks. Those that were
+// forgotten count until they are collected.
+func LiveSnapshots() int { return int(C.proxycfg_live_handles(C.PROXYCFG_HANDLE_KIND_SNAPSHOT)) }

@@ -16,17 +16,54 @@ import (
 
 // watch is one channel.
 type watch struct {
+	tag       uint64
 	handle    C.uintptr_t
 	snapshots chan *Snapshot
 	stopAfter func() bool
 }
 
+// roster finds watches by their tags. A tag is a place in a list, and a number that tells apart who has had the place.
+type roster struct {
+	places []*watch
+	free   []uint32
+	last   uint64
+}
+
+func (r *roster) add(w *watch) {
+	place := uint32(len(r.places))
+	if n := len(r.free); n > 0 {
+		place, r.free = r.free[n-1], r.free[:n-1]
+		r.places[place] = w
+	} else {
+		r.places = append(r.places, w)
+	}
+	r.last++
+	w.tag = r.last<<32 | uint64(place)
+}
+
+// find gives nil if there is no such watch any more.
+func (r *roster) find(tag uint64) *watch {
+	if place := uint32(tag); int64(place) < int64(len(r.places)) {
+		if w := r.places[place]; w != nil && w.tag == tag {
+			return w
+		}
+	}
+	return nil
+}
+
+func (r *roster) remove(w *watch) {
+	r.places[uint32(w.tag)] = nil
+	r.free = append(r.free, uint32(w.tag))
+}
+
+func (r *roster) empty() bool { return len(r.places) == len(r.free) }
+
 // put makes a snapshot the one that the channel holds, and gives the reference of the one before, to be released. Called
 // under the core's lock, so that it is the only sender.
-func (w *watch) put(snapshot *Snapshot) (stale *C.proxycfg_snapshot) {
+func (w *watch) put(snapshot *Snapshot) (stale C.uintptr_t) {
 	select {
 	case old := <-w.snapshots:
-		stale = old.take()
+		stale = old.held.end()
 	default:
 	}
 	w.snapshots <- snapshot
@@ -76,20 +113,20 @@ func (c *core) watch(ctx context.Context, proxy ProxyID) (<-chan *Snapshot, erro
 		c.mu.Unlock()
 		return nil, closed(op, "engine")
 	}
-	c.lastTag++
-	tag := c.lastTag
+	c.watches.add(w)
+	tag := w.tag
 	id, idLen := text(proxy.ID)
 	node, nodeLen := text(proxy.Node)
 	token, tokenLen := text(proxy.Token)
 	// Under the lock, so that the first snapshot finds the watch. The library never calls back from here.
 	r := C.pc_queue_watch(queue.handle, id, idLen, node, nodeLen, token, tokenLen, C.uint64_t(tag))
 	if err := check(op, r); err != nil {
+		c.watches.remove(w)
 		c.mu.Unlock()
 		return nil, err
 	}
 	w.handle = r.handle
 	w.stopAfter = context.AfterFunc(ctx, func() { c.cancel(tag) })
-	c.watches[tag] = w
 	c.mu.Unlock()
 	return w.snapshots, nil
 }
@@ -97,14 +134,14 @@ func (c *core) watch(ctx context.Context, proxy ProxyID) (<-chan *Snapshot, erro
 // cancel ends a watch, if it hasn't ended.
 func (c *core) cancel(tag uint64) {
 	c.mu.Lock()
-	w, live := c.watches[tag]
-	if live {
-		delete(c.watches, tag)
+	w := c.watches.find(tag)
+	if w != nil {
+		c.watches.remove(w)
 		w.end()
 	}
-	last := live && c.unused()
+	last := w != nil && c.unused()
 	c.mu.Unlock()
-	if live {
+	if w != nil {
 		w.stop()
 	}
 	if last {
@@ -115,24 +152,27 @@ func (c *core) cancel(tag uint64) {
 
 // deliver gives snapshots to the watches that they are for. It notes in stale, which is as long, the references that are
 // to be released, and returns how many they are: releasing them together is one call into the library.
-func (c *core) deliver(deliveries []C.proxycfg_delivery, stale []*C.proxycfg_snapshot) int {
-	received, dropped := newBag(len(deliveries)), 0
+func (c *core) deliver(deliveries []C.proxycfg_delivery, stale []C.uintptr_t) int {
+	var received *bag
+	dropped := 0
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, delivery := range deliveries {
-		tag := uint64(delivery.tag)
-		w, live := c.watches[tag]
-		switch {
-		case !live:
-			stale[dropped] = delivery.snapshot
-		case delivery.snapshot == nil:
+	for i := range deliveries {
+		tag := uint64(deliveries[i].tag)
+		handle := C.uintptr_t(uintptr(unsafe.Pointer(deliveries[i].snapshot)))
+		w := c.watches.find(tag)
+		if w != nil && handle == 0 {
 			// The end. Not under the lock.
 			go c.cancel(tag)
 			continue
-		default:
-			stale[dropped] = w.put(received.put(i, delivery.snapshot))
 		}
-		if stale[dropped] != nil {
+		if w != nil {
+			var snapshot *Snapshot
+			received, snapshot = received.put(handle)
+			handle = w.put(snapshot)
+		}
+		if handle != 0 {
+			stale[dropped] = handle
 			dropped++
 		}
 	}
@@ -189,11 +229,11 @@ func (c *core) openQueue(op string) (*queue, error) {
 	return q, nil
 }
 
-func (q *queue) run(connection syscall.RawConn, deliver func([]C.proxycfg_delivery, []*C.proxycfg_snapshot) int) {
+func (q *queue) run(connection syscall.RawConn, deliver func([]C.proxycfg_delivery, []C.uintptr_t) int) {
 	defer close(q.done)
 	deliveries := (*C.proxycfg_delivery)(C.calloc(batch, C.sizeof_proxycfg_delivery))
 	defer C.free(unsafe.Pointer(deliveries))
-	stale := (**C.proxycfg_snapshot)(C.calloc(batch, C.sizeof_uintptr_t))
+	stale := (*C.uintptr_t)(C.calloc(batch, C.sizeof_uintptr_t))
 	defer C.free(unsafe.Pointer(stale))
 	for open := true; open; {
 		// Calls the function until it returns true, and waits for the descriptor in between.
@@ -287,11 +327,11 @@ func (c *core) functionEnded() {
 }
 
 //export pcGoSnapshot
-func pcGoSnapshot(userData C.uintptr_t, pointer *C.proxycfg_snapshot) {
-	if pointer == nil {
+func pcGoSnapshot(userData, handle C.uintptr_t) {
+	if handle == 0 {
 		return
 	}
-	snapshot := newSnapshot(pointer)
+	snapshot := newSnapshot(handle)
 	w := cgo.Handle(userData).Value().(*funcWatch)
 	defer func() {
 		if panicked := recover(); panicked != nil {

@@ -12,13 +12,13 @@ use proxycfg::{
 };
 use smol_str::SmolStr;
 
-use crate::guard::{Code, ErrorObject, Failure, Outcome, call, infallible};
+use crate::guard::{Code, ErrorHandle, Failure, Outcome, call, infallible};
 use crate::handles::{self, Number};
 use crate::maker::Maker;
 use crate::memory::{self, Str};
 use crate::queue::Queue;
 use crate::registry::ProxyIdRef;
-use crate::snapshot::SnapshotObject;
+use crate::snapshot::SnapshotHandle;
 use crate::source::{Source, SourceHandle};
 use crate::watch::Watch;
 
@@ -171,7 +171,7 @@ impl From<WaitError> for Failure {
 pub unsafe extern "C" fn proxycfg_engine_new(
     options: *const EngineOptions,
     engine: *mut *mut EngineHandle,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_engine_new", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn proxycfg_engine_new(
         let source = if options.source.is_null() {
             None
         } else {
-            Some(handles::get::<Source, _>(options.source)?)
+            Some(handles::get::<Source, _>(options.source)?.clone())
         };
         if source.is_none() && options.source_kinds != 0 {
             return Err(Failure::argument(
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn proxycfg_engine_close(
     engine: *const EngineHandle,
     timeout_ms: u64,
     stuck_threads: *mut usize,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_engine_close", error, || {
         // SAFETY: the host gives NULL or a place for a number.
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn proxycfg_engine_apply(
     engine: *const EngineHandle,
     transaction: Str,
     store_index: *mut u64,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_engine_apply", error, || {
         // SAFETY: the host gives NULL or a place for a number.
@@ -383,7 +383,7 @@ pub unsafe extern "C" fn proxycfg_engine_wait_index(
     engine: *const EngineHandle,
     store_index: u64,
     timeout_ms: u64,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_engine_wait_index", error, || {
         let engine = handles::get::<Engine, _>(engine)?;
@@ -402,8 +402,8 @@ pub unsafe extern "C" fn proxycfg_engine_wait_ready(
     engine: *const EngineHandle,
     id: *const ProxyIdRef,
     timeout_ms: u64,
-    snapshot: *mut *const SnapshotObject,
-    error: *mut *mut ErrorObject,
+    snapshot: *mut *const SnapshotHandle,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_engine_wait_ready", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
@@ -413,7 +413,7 @@ pub unsafe extern "C" fn proxycfg_engine_wait_ready(
         let id = unsafe { ProxyIdRef::read(id) }?;
         let ready = wait_ready(&engine, &id, timeout_ms)?;
         if let Some(snapshot) = snapshot {
-            snapshot.set(Arc::into_raw(engine.maker.wrap(ready)));
+            snapshot.set(engine.maker.wrap(ready).into_handle());
         }
         Ok(())
     })

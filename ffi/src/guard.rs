@@ -2,7 +2,9 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
+use crate::handles::{self, Number, Reference};
 use crate::memory::{self, Str};
 
 /// How a call ended. The numbers never change; later versions may add some.
@@ -39,9 +41,13 @@ pub enum Code {
 }
 
 /// Why a call failed: a code and a message for people. Made by the library, freed by the host with
-/// `proxycfg_error_free`. Usable from one thread at a time.
+/// `proxycfg_error_free`. Usable from any number of threads at the same time.
 #[derive(Debug)]
-pub struct ErrorObject {
+pub struct ErrorHandle(());
+
+/// What an error consists of.
+#[derive(Debug)]
+pub(crate) struct ErrorObject {
     code: Code,
     message: String,
 }
@@ -71,7 +77,7 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 /// Runs the body of an exported function: whatever it comes to becomes a code, and an error object if the host wants one.
 pub(crate) fn call(
     name: &'static str,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
     body: impl FnOnce() -> Outcome<()>,
 ) -> Code {
     // SAFETY: the host gives NULL or a place for a pointer (the header says so).
@@ -86,11 +92,11 @@ pub(crate) fn call(
     };
     let code = failure.code;
     if let Some(error) = error {
-        let object = Box::new(ErrorObject {
+        let object = Arc::new(ErrorObject {
             code,
             message: failure.message,
         });
-        error.set(Box::into_raw(object));
+        error.set(Reference::new(object).into_handle());
     }
     code
 }
@@ -128,38 +134,32 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
         .to_owned()
 }
 
-/// The code of an error. NULL gives `PROXYCFG_RESULT_OK`.
+/// The code of an error. NULL, or one that was freed, gives `PROXYCFG_RESULT_OK`.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_error_code(error: *const ErrorObject) -> Code {
-    // SAFETY: the host gives NULL or an error that it hasn't freed.
-    let error = unsafe { error.as_ref() };
+pub unsafe extern "C" fn proxycfg_error_code(error: *const ErrorHandle) -> Code {
     infallible("proxycfg_error_code", || {
-        error.map_or(Code::Ok, |error| error.code)
+        handles::find::<ErrorObject>(Number::of(error)).map_or(Code::Ok, |error| error.code)
     })
 }
 
-/// The message of an error: what is wrong, where, and what to do. Valid as long as the error. NULL gives an empty text.
+/// The message of an error: what is wrong, where, and what to do. Valid as long as the error. NULL, or an error that
+/// was freed, gives an empty text.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_error_message(error: *const ErrorObject) -> Str {
-    // SAFETY: the host gives NULL or an error that it hasn't freed.
-    let error = unsafe { error.as_ref() };
+pub unsafe extern "C" fn proxycfg_error_message(error: *const ErrorHandle) -> Str {
     infallible("proxycfg_error_message", || {
+        let error = handles::find::<ErrorObject>(Number::of(error));
         error.map_or(Str::EMPTY, |error| Str::of(&error.message))
     })
 }
 
-/// Frees an error. NULL is fine. Freeing one twice can't be recognised: don't.
+/// Frees an error. NULL is fine; freeing one twice does nothing.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_error_free(error: *mut ErrorObject) {
-    if error.is_null() {
-        return;
-    }
+pub unsafe extern "C" fn proxycfg_error_free(error: *mut ErrorHandle) {
     infallible("proxycfg_error_free", || {
-        // SAFETY: it came out of `Box::into_raw` in `call`, and the host gives it back once.
-        drop(unsafe { Box::from_raw(error) });
+        handles::release::<ErrorObject>(Number::of(error));
     });
 }
 

@@ -5,10 +5,10 @@
 //! | module | what |
 //! |---|---|
 //! | `memory` | every access to foreign memory: text, arrays, out pointers, sized structs |
-//! | `handles` | engines, watches, queues and sources as numbers in a table: stale ones are recognised |
+//! | `handles` | everything that the host holds as numbers: stale and foreign ones are recognised, without a lock |
 //! | `guard` | the boundary that no panic crosses; result codes and error objects |
 //! | `foreign` | functions and data of the host, with the destructor that runs once and last |
-//! | `engine`, `registry`, `watch`, `queue`, `snapshot`, `source`, `log` | the functions, by subject |
+//! | `engine`, `registry`, `watch`, `queue`, `snapshot`, `source`, `log`, `count` | the functions, by subject |
 //! | `maker`, `pointer` | what snapshots share and cache; JSON pointers into encoded text |
 //!
 //! The comments of public items are written for the header's readers, so they speak of C. `cbindgen` makes the header from
@@ -24,6 +24,7 @@
 )]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod count;
 mod engine;
 mod foreign;
 mod guard;

@@ -17,7 +17,7 @@ use tracing::span::{Attributes, Id, Record as Values};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::foreign::{Destructor, UserData};
-use crate::guard::{Code, ErrorObject, Failure, Outcome, call};
+use crate::guard::{Code, ErrorHandle, Failure, Outcome, call};
 use crate::memory::Str;
 
 /// How important a record is.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn proxycfg_log_set(
     user_data: *mut c_void,
     destructor: Destructor,
     level: i32,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     let mut held = Some(UserData::new(user_data, destructor));
     let code = call("proxycfg_log_set", error, || {

@@ -2,13 +2,14 @@
 //! resources are encoded once; and the last resources of each proxy, which the next build upon.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use proxycfg::xds::{Generated, Generator};
 use proxycfg::{ConfigSnapshot, ProxyId, SnapshotRef};
 
+use crate::handles::{self, Number, Reference};
 use crate::snapshot::SnapshotObject;
 
 /// Makes the objects that the host holds for snapshots.
@@ -27,8 +28,8 @@ struct Proxies {
 
 #[derive(Debug)]
 struct Known {
-    /// The object of the newest snapshot, while the host holds it.
-    newest: Weak<SnapshotObject>,
+    /// The handle of the newest snapshot; stale once the host has released it.
+    newest: Number,
     last: Arc<LastResources>,
 }
 
@@ -40,37 +41,39 @@ pub(crate) struct LastResources(Mutex<Option<Generated>>);
 const FEW: usize = 64;
 
 impl Maker {
-    /// The object of a snapshot.
-    pub fn wrap(self: &Arc<Self>, snapshot: SnapshotRef) -> Arc<SnapshotObject> {
+    /// A reference for the host to the object of a snapshot.
+    pub fn wrap(self: &Arc<Self>, snapshot: SnapshotRef) -> Reference<SnapshotObject> {
         let id = snapshot.proxy_id();
         let mut proxies = self.proxies.lock();
         let last = match proxies.known.get(id) {
             None => Arc::default(),
             Some(known) => {
-                if let Some(object) = known.newest.upgrade()
+                // Pinned meanwhile, so that it is the one that was compared.
+                if let Some(object) = handles::find::<SnapshotObject>(known.newest)
                     && object.is_of(&snapshot)
+                    && let Some(reference) = Reference::again(known.newest)
                 {
-                    return object;
+                    return reference;
                 }
                 known.last.clone()
             }
         };
         if proxies.known.len() >= proxies.sweep_at {
-            proxies
-                .known
-                .retain(|_, known| known.newest.strong_count() > 0);
+            let live = |known: &Known| handles::find::<SnapshotObject>(known.newest).is_some();
+            proxies.known.retain(|_, known| live(known));
             proxies.sweep_at = FEW.max(proxies.known.len() * 2);
         }
         let id = id.clone();
-        let object = Arc::new(SnapshotObject::new(snapshot, self.clone(), last.clone()));
+        let object = SnapshotObject::new(snapshot, self.clone(), last.clone());
+        let reference = Reference::new(Arc::new(object));
         let known = Known {
-            newest: Arc::downgrade(&object),
+            newest: reference.number(),
             last,
         };
         let old = proxies.known.insert(id, known);
         drop(proxies);
         drop(old);
-        object
+        reference
     }
 
     /// The Envoy resources of a snapshot, built upon the last ones of its proxy.

@@ -4,8 +4,10 @@
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
-use crate::guard::{Code, Failure, Outcome};
+use crate::guard::{Code, Failure, Outcome, infallible};
+use crate::handles::{self, Number, Reference};
 
 /// A text: UTF-8, with a length and without a terminating zero. With a length of 0 the pointer doesn't matter and may be
 /// NULL. A text that is passed to a function is read during the call only. One that a function gives belongs to the
@@ -246,34 +248,34 @@ pub(crate) unsafe fn sized<T: Copy>(
 
 /// A text that the library made and the host frees, with `proxycfg_text_free`.
 #[derive(Debug)]
-pub struct Text(String);
+pub struct TextHandle(());
 
-impl Text {
-    pub(crate) fn into_raw(text: String) -> *mut Self {
-        Box::into_raw(Box::new(Self(text)))
+/// What a text consists of.
+#[derive(Debug)]
+pub(crate) struct TextObject(String);
+
+impl TextObject {
+    /// Makes a text for the host.
+    pub fn give(text: String) -> *mut TextHandle {
+        Reference::new(Arc::new(Self(text))).into_handle()
     }
 }
 
-/// The content of a text; valid until the text is freed. NULL gives an empty one.
+/// The content of a text; valid until the text is freed. NULL, or a text that was freed, gives an empty one.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_text_content(text: *const Text) -> Str {
-    // SAFETY: the host gives NULL or a text that it hasn't freed.
-    let text = unsafe { text.as_ref() };
-    crate::guard::infallible("proxycfg_text_content", || {
+pub unsafe extern "C" fn proxycfg_text_content(text: *const TextHandle) -> Str {
+    infallible("proxycfg_text_content", || {
+        let text = handles::find::<TextObject>(Number::of(text));
         text.map_or(Str::EMPTY, |text| Str::of(&text.0))
     })
 }
 
-/// Frees a text. NULL is fine. Freeing one twice can't be recognised: don't.
+/// Frees a text. NULL is fine; freeing one twice does nothing.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_text_free(text: *mut Text) {
-    if text.is_null() {
-        return;
-    }
-    crate::guard::infallible("proxycfg_text_free", || {
-        // SAFETY: it came out of `Text::into_raw`, and the host gives it back once.
-        drop(unsafe { Box::from_raw(text) });
+pub unsafe extern "C" fn proxycfg_text_free(text: *mut TextHandle) {
+    infallible("proxycfg_text_free", || {
+        handles::release::<TextObject>(Number::of(text));
     });
 }

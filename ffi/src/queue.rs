@@ -15,12 +15,12 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::{Engine, EngineHandle, deadline};
-use crate::guard::{Code, ErrorObject, Failure, Outcome, call, infallible};
-use crate::handles::{self, Number};
+use crate::guard::{Code, ErrorHandle, Failure, Outcome, call, infallible};
+use crate::handles::{self, Number, Pin, Reference};
 use crate::maker::Maker;
 use crate::memory;
 use crate::registry::ProxyIdRef;
-use crate::snapshot::SnapshotObject;
+use crate::snapshot::{SnapshotHandle, SnapshotObject};
 use crate::watch::{Watch, WatchHandle};
 
 /// A completion queue. Made by `proxycfg_queue_new`, freed with `proxycfg_queue_free`. Usable from any number of threads at
@@ -36,7 +36,7 @@ pub struct Delivery {
     pub tag: u64,
     /// The snapshot, to be released by the host. NULL means that the watch has ended, because the proxy's token is no
     /// longer valid or the engine was closed; nothing more comes, and the watch is still to be cancelled.
-    pub snapshot: *const SnapshotObject,
+    pub snapshot: *const SnapshotHandle,
 }
 
 /// A queue and the watches that have something new.
@@ -89,24 +89,27 @@ impl QueueWatch {
     }
 
     /// What there is to deliver, if anything. `last` is the last one of the batch, which may be the same.
-    fn next(&self, maker: &Arc<Maker>, last: &mut Option<Arc<SnapshotObject>>) -> Option<Delivery> {
+    fn next(&self, maker: &Arc<Maker>, last: &mut Option<Pin<SnapshotObject>>) -> Option<Delivery> {
         // Before the read: whatever comes after it takes a new place.
         self.listed.store(false, Ordering::SeqCst);
         let mut held = self.watch.lock();
         let snapshot = match held.as_mut()?.try_next() {
             Ok(Some(snapshot)) => {
-                let object = match last.as_ref().filter(|last| last.is_of(&snapshot)) {
-                    Some(last) => last.clone(),
-                    None => last.insert(maker.wrap(snapshot)).clone(),
-                };
-                Arc::into_raw(object)
+                let same = last.as_ref().filter(|last| last.is_of(&snapshot));
+                let reference = same.and_then(|last| Reference::again(last.number()));
+                let reference = reference.unwrap_or_else(|| {
+                    let reference = maker.wrap(snapshot);
+                    *last = handles::find(reference.number());
+                    reference
+                });
+                reference.into_handle()
             }
             Ok(None) => return None,
             Err(_ended) => {
                 let ended = held.take();
                 drop(held);
                 drop(ended);
-                std::ptr::null()
+                std::ptr::null_mut()
             }
         };
         Some(Delivery {
@@ -227,7 +230,7 @@ impl Queue {
 pub unsafe extern "C" fn proxycfg_queue_new(
     engine: *const EngineHandle,
     queue: *mut *mut QueueHandle,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_queue_new", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
@@ -257,7 +260,7 @@ pub unsafe extern "C" fn proxycfg_queue_watch(
     id: *const ProxyIdRef,
     tag: u64,
     watch: *mut *mut WatchHandle,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_queue_watch", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
@@ -280,7 +283,7 @@ pub unsafe extern "C" fn proxycfg_queue_watch(
         let queued = Arc::new(QueueWatch {
             tag,
             number,
-            queue: queue.clone(),
+            queue: Arc::clone(&queue),
             watch: Mutex::new(None),
             listed: AtomicBool::new(false),
         });
@@ -311,7 +314,7 @@ pub unsafe extern "C" fn proxycfg_queue_poll(
     capacity: usize,
     timeout_ms: u64,
     count: *mut usize,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_queue_poll", error, || {
         // SAFETY: the host gives NULL or a place for a number.
@@ -334,7 +337,7 @@ pub unsafe extern "C" fn proxycfg_queue_poll(
 pub unsafe extern "C" fn proxycfg_queue_fd(
     queue: *const QueueHandle,
     fd: *mut i32,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_queue_fd", error, || {
         // SAFETY: the host gives NULL or a place for a number.

@@ -6,9 +6,9 @@ use proxycfg::{hcl, model};
 use serde_json::json;
 
 use crate::engine::{Engine, EngineHandle};
-use crate::guard::{Code, ErrorObject, Failure, Outcome, call};
+use crate::guard::{Code, ErrorHandle, Failure, Outcome, call};
 use crate::handles;
-use crate::memory::{self, Str, Text};
+use crate::memory::{self, Str, TextHandle, TextObject};
 
 /// Which proxy. Two ids with different tokens are different proxies, which never share a snapshot.
 #[repr(C)]
@@ -102,6 +102,11 @@ impl From<ServiceKind> for ProxyKind {
 }
 
 impl ProxyKind {
+    /// The kind that has a number.
+    pub(crate) fn of_number(number: i32) -> Option<Self> {
+        Self::read(number).map(Self::from)
+    }
+
     fn read(number: i32) -> Option<ServiceKind> {
         [
             ServiceKind::ConnectProxy,
@@ -256,7 +261,7 @@ pub unsafe extern "C" fn proxycfg_register(
     engine: *const EngineHandle,
     registration: *const RegistrationOptions,
     registered: *mut RegisteredAs,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_register", error, || {
         // SAFETY: the host gives NULL or a place for a number.
@@ -304,7 +309,7 @@ pub unsafe extern "C" fn proxycfg_deregister(
     engine: *const EngineHandle,
     id: *const ProxyIdRef,
     source: Str,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_deregister", error, || {
         let engine = handles::get::<Engine, _>(engine)?;
@@ -334,8 +339,8 @@ pub unsafe extern "C" fn proxycfg_deregister(
 pub unsafe extern "C" fn proxycfg_list(
     engine: *const EngineHandle,
     source: Str,
-    proxies: *mut *mut Text,
-    error: *mut *mut ErrorObject,
+    proxies: *mut *mut TextHandle,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_list", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
@@ -348,7 +353,7 @@ pub unsafe extern "C" fn proxycfg_list(
         };
         let all = engine.manager().proxies();
         let list: Vec<_> = all.iter().filter(|s| wanted(s)).map(show).collect();
-        proxies.set(Text::into_raw(serde_json::Value::from(list).to_string()));
+        proxies.set(TextObject::give(serde_json::Value::from(list).to_string()));
         Ok(())
     })
 }
@@ -362,8 +367,8 @@ pub unsafe extern "C" fn proxycfg_list(
 pub unsafe extern "C" fn proxycfg_status(
     engine: *const EngineHandle,
     id: *const ProxyIdRef,
-    status: *mut *mut Text,
-    error: *mut *mut ErrorObject,
+    status: *mut *mut TextHandle,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_status", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
@@ -377,7 +382,7 @@ pub unsafe extern "C" fn proxycfg_status(
                 format!("the proxy {id} is neither registered nor watched"),
             ));
         };
-        status.set(Text::into_raw(show(&found).to_string()));
+        status.set(TextObject::give(show(&found).to_string()));
         Ok(())
     })
 }

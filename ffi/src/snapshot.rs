@@ -3,28 +3,36 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use proxycfg::SnapshotRef;
 use proxycfg::xds::{Generated, ResourceType};
 
-use crate::guard::{Code, ErrorObject, Failure, Outcome, call, infallible};
+use crate::guard::{Code, ErrorHandle, Failure, Outcome, call, infallible};
+use crate::handles::{self, Label, Number, Pin};
 use crate::maker::{LastResources, Maker};
-use crate::memory::{self, Bytes, Nothing, Str, Text, null};
+use crate::memory::{self, Bytes, Nothing, Str, TextHandle, TextObject};
 use crate::pointer;
 use crate::registry::{ProxyIdRef, ProxyKind};
 
 /// A snapshot: everything that one proxy needs, at one store index. Immutable, counted by references, usable from any
 /// number of threads at the same time. It stays valid until the last reference is released, also after its engine is
-/// freed. Releasing more often than retaining can't be recognised: don't.
-pub struct SnapshotObject {
+/// freed. Releasing more often than retaining takes a reference away from somebody else, for whom the handle is then
+/// invalid.
+#[derive(Debug)]
+pub struct SnapshotHandle(());
+
+/// What a snapshot consists of.
+pub(crate) struct SnapshotObject {
     snapshot: SnapshotRef,
     maker: Arc<Maker>,
     last: Arc<LastResources>,
     json: OnceLock<Result<Box<str>, String>>,
     /// Where subtrees that were asked for are in the text.
-    found: Mutex<HashMap<Box<str>, Range<usize>>>,
+    found: Mutex<HashMap<Box<str>, Range<usize>, RandomState>>,
     resources: OnceLock<Resources>,
 }
 
@@ -55,7 +63,7 @@ pub struct Resource {
 const REMEMBERED: usize = 256;
 
 impl SnapshotObject {
-    pub(crate) fn new(snapshot: SnapshotRef, maker: Arc<Maker>, last: Arc<LastResources>) -> Self {
+    pub fn new(snapshot: SnapshotRef, maker: Arc<Maker>, last: Arc<LastResources>) -> Self {
         Self {
             snapshot,
             maker,
@@ -66,7 +74,16 @@ impl SnapshotObject {
         }
     }
 
-    pub(crate) fn is_of(&self, snapshot: &SnapshotRef) -> bool {
+    /// What can be read by the handle alone.
+    pub fn note(&self, label: &Label) {
+        label
+            .index
+            .store(self.snapshot.store_index, Ordering::Release);
+        let kind = ProxyKind::from(self.snapshot.proxy_kind()) as i32;
+        label.kind.store(kind, Ordering::Release);
+    }
+
+    pub fn is_of(&self, snapshot: &SnapshotRef) -> bool {
         triomphe::Arc::ptr_eq(&self.snapshot, snapshot)
     }
 
@@ -92,7 +109,10 @@ impl SnapshotObject {
             )));
         }
         let known = self.found.lock().get(pointer).cloned();
-        let place = known.or_else(|| pointer::find(json, pointer));
+        if let Some(text) = known.and_then(|place| json.get(place)) {
+            return Ok(text);
+        }
+        let place = pointer::find(json, pointer);
         let Some((place, text)) = place.and_then(|place| Some((place.clone(), json.get(place)?)))
         else {
             return Err(Failure::new(
@@ -101,7 +121,7 @@ impl SnapshotObject {
             ));
         };
         let mut found = self.found.lock();
-        if found.len() < REMEMBERED && !found.contains_key(pointer) {
+        if found.len() < REMEMBERED {
             found.insert(pointer.into(), place);
         }
         Ok(text)
@@ -143,76 +163,81 @@ impl fmt::Debug for SnapshotObject {
     }
 }
 
-/// # Safety
-/// The pointer is NULL or a snapshot that the host holds.
-unsafe fn read<'a>(snapshot: *const SnapshotObject) -> Outcome<&'a SnapshotObject> {
-    // SAFETY: as the caller promises.
-    unsafe { snapshot.as_ref() }.ok_or_else(|| null("snapshot"))
+fn read(snapshot: *const SnapshotHandle) -> Outcome<Pin<SnapshotObject>> {
+    handles::get(snapshot)
 }
 
-/// Adds a reference, to be released with `proxycfg_snapshot_release`, and returns the snapshot. NULL gives NULL.
+/// What was noted of a snapshot; `None` if the handle isn't one of a live snapshot.
+fn noted<R>(snapshot: *const SnapshotHandle, read: impl FnOnce(&Label) -> R) -> Option<R> {
+    handles::noted::<SnapshotObject, R>(Number::of(snapshot), read)
+}
+
+/// The whole JSON, if it has been encoded and asked for before.
+fn encoded(label: &Label) -> Option<Str> {
+    let data = label.text.load(Ordering::Acquire);
+    let len = label.len.load(Ordering::Acquire);
+    (!data.is_null()).then_some(Str {
+        data: data.cast_const().cast(),
+        len,
+    })
+}
+
+/// Notes the whole JSON, which stays where it is as long as the snapshot.
+fn remember(label: &Label, text: Str) {
+    label.len.store(text.len, Ordering::Release);
+    let data = text.data.cast_mut().cast();
+    label.text.store(data, Ordering::Release);
+}
+
+/// Adds a reference, to be released with `proxycfg_snapshot_release`, and returns the snapshot. NULL gives NULL, and so does
+/// a handle whose last reference was released.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn proxycfg_snapshot_retain(
-    snapshot: *const SnapshotObject,
-) -> *const SnapshotObject {
-    if snapshot.is_null() {
-        return snapshot;
-    }
+    snapshot: *const SnapshotHandle,
+) -> *const SnapshotHandle {
     let counted = infallible("proxycfg_snapshot_retain", || {
-        // SAFETY: it came out of `Arc::into_raw` or `Arc::as_ptr`, and the host holds a reference or is lent one.
-        unsafe { Arc::increment_strong_count(snapshot) };
-        true
+        handles::retain::<SnapshotObject>(Number::of(snapshot))
     });
     if counted { snapshot } else { std::ptr::null() }
 }
 
-/// Gives a reference back. NULL is fine.
+/// Gives a reference back. NULL is fine; releasing a handle whose last reference was released does nothing.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_snapshot_release(snapshot: *const SnapshotObject) {
-    if snapshot.is_null() {
-        return;
-    }
+pub unsafe extern "C" fn proxycfg_snapshot_release(snapshot: *const SnapshotHandle) {
     infallible("proxycfg_snapshot_release", || {
-        // SAFETY: the host gives back a reference that it has.
-        drop(unsafe { Arc::from_raw(snapshot) });
+        handles::release::<SnapshotObject>(Number::of(snapshot));
     });
 }
 
-/// The store index that every part of the snapshot was read at. NULL gives 0.
+/// The store index that every part of the snapshot was read at. NULL or an invalid handle gives 0.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_snapshot_index(snapshot: *const SnapshotObject) -> u64 {
-    // SAFETY: the host gives NULL or a snapshot that it holds.
-    let snapshot = unsafe { snapshot.as_ref() };
+pub unsafe extern "C" fn proxycfg_snapshot_index(snapshot: *const SnapshotHandle) -> u64 {
     infallible("proxycfg_snapshot_index", || {
-        snapshot.map_or(0, |snapshot| snapshot.snapshot.store_index)
+        noted(snapshot, |label| label.index.load(Ordering::Acquire)).unwrap_or_default()
     })
 }
 
-/// The proxy that the snapshot is for. The texts belong to the snapshot. NULL gives an empty id.
+/// The proxy that the snapshot is for. The texts belong to the snapshot. NULL or an invalid handle gives an empty id.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_snapshot_proxy_id(snapshot: *const SnapshotObject) -> ProxyIdRef {
-    // SAFETY: the host gives NULL or a snapshot that it holds.
-    let snapshot = unsafe { snapshot.as_ref() };
+pub unsafe extern "C" fn proxycfg_snapshot_proxy_id(snapshot: *const SnapshotHandle) -> ProxyIdRef {
     infallible("proxycfg_snapshot_proxy_id", || {
+        let snapshot = handles::find::<SnapshotObject>(Number::of(snapshot));
         snapshot.map(|snapshot| ProxyIdRef::of(snapshot.snapshot.proxy_id()))
     })
     .unwrap_or(ProxyIdRef::NOTHING)
 }
 
-/// The kind of the proxy. NULL gives `PROXYCFG_PROXY_KIND_NONE`.
+/// The kind of the proxy. NULL or an invalid handle gives `PROXYCFG_PROXY_KIND_NONE`.
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn proxycfg_snapshot_kind(snapshot: *const SnapshotObject) -> ProxyKind {
-    // SAFETY: the host gives NULL or a snapshot that it holds.
-    let snapshot = unsafe { snapshot.as_ref() };
+pub unsafe extern "C" fn proxycfg_snapshot_kind(snapshot: *const SnapshotHandle) -> ProxyKind {
     infallible("proxycfg_snapshot_kind", || {
-        snapshot.map_or(ProxyKind::None, |snapshot| {
-            snapshot.snapshot.proxy_kind().into()
-        })
+        let kind = noted(snapshot, |label| label.kind.load(Ordering::Acquire));
+        kind.and_then(ProxyKind::of_number).unwrap_or_default()
     })
 }
 
@@ -221,19 +246,28 @@ pub unsafe extern "C" fn proxycfg_snapshot_kind(snapshot: *const SnapshotObject)
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn proxycfg_snapshot_json(
-    snapshot: *const SnapshotObject,
+    snapshot: *const SnapshotHandle,
     pointer: Str,
     json: *mut Str,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_snapshot_json", error, || {
         // SAFETY: the host gives NULL or a place for a text.
         let json = unsafe { memory::needed_out(json, "json") }?;
-        // SAFETY: the host gives NULL or a snapshot that it holds.
-        let snapshot = unsafe { read(snapshot) }?;
+        if pointer.len == 0
+            && let Some(text) = noted(snapshot, encoded).flatten()
+        {
+            json.set(text);
+            return Ok(());
+        }
         // SAFETY: the host gives a text.
         let pointer = unsafe { memory::text(pointer, "pointer") }?;
-        json.set(Str::of(snapshot.subtree(pointer)?));
+        let snapshot = read(snapshot)?;
+        let text = Str::of(snapshot.subtree(pointer)?);
+        if pointer.is_empty() {
+            remember(snapshot.label(), text);
+        }
+        json.set(text);
         Ok(())
     })
 }
@@ -244,20 +278,19 @@ pub unsafe extern "C" fn proxycfg_snapshot_json(
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn proxycfg_snapshot_diff(
-    older: *const SnapshotObject,
-    newer: *const SnapshotObject,
-    diff: *mut *mut Text,
-    error: *mut *mut ErrorObject,
+    older: *const SnapshotHandle,
+    newer: *const SnapshotHandle,
+    diff: *mut *mut TextHandle,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_snapshot_diff", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
         let diff = unsafe { memory::needed_out(diff, "diff") }?;
-        // SAFETY: the host gives NULL or snapshots that it holds.
-        let (older, newer) = unsafe { (read(older)?, read(newer)?) };
+        let (older, newer) = (read(older)?, read(newer)?);
         let changes = older.snapshot.diff(&newer.snapshot).changes;
         let text = serde_json::to_string(&changes)
             .map_err(|e| Failure::new(Code::Panic, e.to_string()))?;
-        diff.set(Text::into_raw(text));
+        diff.set(TextObject::give(text));
         Ok(())
     })
 }
@@ -270,11 +303,11 @@ pub unsafe extern "C" fn proxycfg_snapshot_diff(
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn proxycfg_snapshot_resources(
-    snapshot: *const SnapshotObject,
+    snapshot: *const SnapshotHandle,
     type_url: Str,
     resources: *mut *const Resource,
     count: *mut usize,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_snapshot_resources", error, || {
         // SAFETY: the host gives NULL or places for a pointer and a number.
@@ -285,8 +318,7 @@ pub unsafe extern "C" fn proxycfg_snapshot_resources(
             )
         };
         let (resources, count) = (resources?, count?);
-        // SAFETY: the host gives NULL or a snapshot that it holds.
-        let snapshot = unsafe { read(snapshot) }?;
+        let snapshot = read(snapshot)?;
         // SAFETY: the host gives a text.
         let type_url = unsafe { memory::text(type_url, "type_url") }?;
         let Some(kind) = ResourceType::from_url(type_url) else {
@@ -308,20 +340,19 @@ pub unsafe extern "C" fn proxycfg_snapshot_resources(
 // SAFETY: see `proxycfg_abi_version`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn proxycfg_snapshot_problems(
-    snapshot: *const SnapshotObject,
-    problems: *mut *mut Text,
-    error: *mut *mut ErrorObject,
+    snapshot: *const SnapshotHandle,
+    problems: *mut *mut TextHandle,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_snapshot_problems", error, || {
         // SAFETY: the host gives NULL or a place for a pointer.
         let problems = unsafe { memory::needed_out(problems, "problems") }?;
-        // SAFETY: the host gives NULL or a snapshot that it holds.
-        let snapshot = unsafe { read(snapshot) }?;
+        let snapshot = read(snapshot)?;
         let found = snapshot.resources().generated.problems.iter();
         let texts: Vec<String> = found
             .map(|problem| format!("{}: {}", problem.resource, problem.message))
             .collect();
-        problems.set(Text::into_raw(serde_json::Value::from(texts).to_string()));
+        problems.set(TextObject::give(serde_json::Value::from(texts).to_string()));
         Ok(())
     })
 }

@@ -15,7 +15,7 @@ use proxycfg::source::{AuthScope, FeedSink, HostFeed, QueryKind, SubscriptionId}
 use proxycfg::{Answer, Feed, Query, QueryError};
 
 use crate::foreign::{Destructor, UserData};
-use crate::guard::{Code, ErrorObject, Failure, Outcome, call, infallible};
+use crate::guard::{Code, ErrorHandle, Failure, Outcome, call, infallible};
 use crate::handles::{self, Number};
 use crate::memory::{self, Str, null};
 
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn proxycfg_source_new(
     user_data: *mut c_void,
     destructor: Destructor,
     source: *mut *mut SourceHandle,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     let mut held = Some(UserData::new(user_data, destructor));
     let code = call("proxycfg_source_new", error, || {
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn proxycfg_source_answer(
     source: *const SourceHandle,
     subscription: u64,
     json: Str,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_source_answer", error, || {
         let source = handles::get::<Source, _>(source)?;
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn proxycfg_source_answer_batch(
     source: *const SourceHandle,
     answers: *const SourceAnswer,
     count: usize,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_source_answer_batch", error, || {
         let source = handles::get::<Source, _>(source)?;
@@ -355,7 +355,7 @@ pub unsafe extern "C" fn proxycfg_source_error(
     subscription: u64,
     message: Str,
     token_invalid: i32,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_source_error", error, || {
         let source = handles::get::<Source, _>(source)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ptr::{null, null_mut};
 
+use crate::count::*;
 use crate::engine::*;
 use crate::guard::*;
 use crate::log::*;
@@ -13,14 +14,14 @@ use crate::snapshot::*;
 use crate::source::*;
 use crate::watch::*;
 
-fn text_of(error: *mut ErrorObject) -> String {
+fn text_of(error: *mut ErrorHandle) -> String {
     // SAFETY: an error that a call gave, or NULL.
     let message = unsafe { proxycfg_error_message(error) };
     // SAFETY: the error lives.
     unsafe { text(message, "message") }.unwrap().to_owned()
 }
 
-fn done(code: Code, error: *mut ErrorObject) {
+fn done(code: Code, error: *mut ErrorHandle) {
     assert_eq!(code, Code::Ok, "{}", text_of(error));
 }
 
@@ -38,7 +39,7 @@ struct Things {
     engine: *mut EngineHandle,
     queue: *mut QueueHandle,
     source: *mut SourceHandle,
-    snapshot: *const SnapshotObject,
+    snapshot: *const SnapshotHandle,
     id: ProxyIdRef,
 }
 
@@ -47,7 +48,7 @@ fn empty() -> Str {
 }
 
 /// An option of a C function type may be NULL; these are never called.
-unsafe extern "C" fn on_snapshot(_: *mut std::ffi::c_void, _: *const SnapshotObject) {}
+unsafe extern "C" fn on_snapshot(_: *mut std::ffi::c_void, _: *const SnapshotHandle) {}
 unsafe extern "C" fn on_query(_: *mut std::ffi::c_void, _: *const SourceQuery) {}
 unsafe extern "C" fn on_end(_: *mut std::ffi::c_void, _: u64) {}
 unsafe extern "C" fn on_log(_: *mut std::ffi::c_void, _: i32, _: Str, _: Str) {}
@@ -73,6 +74,7 @@ macro_rules! infallible {
         fn run($t: &Things) -> Shown {
             let _ = $t;
             // SAFETY: live objects.
+            #[allow(unused_unsafe, reason = "some of the functions are safe")]
             let result = unsafe { $function($($argument),*) };
             assert!(matches!(result, $default));
             Shown::Default
@@ -149,20 +151,21 @@ fn functions() -> Vec<(&'static str, Run)> {
                 ..
             }
         ),
+        infallible!(t, proxycfg_live_handles(HandleKind::Engine as i32), 0),
         infallible!(t, proxycfg_error_code(an_error()), Code::Ok),
         infallible!(t, proxycfg_error_message(an_error()), Str { len: 0, .. }),
         infallible!(
             t,
-            proxycfg_text_content(Text::into_raw("x".to_owned())),
+            proxycfg_text_content(TextObject::give("x".to_owned())),
             Str { len: 0, .. }
         ),
         infallible!(t, proxycfg_error_free(an_error()), ()),
-        infallible!(t, proxycfg_text_free(Text::into_raw("x".to_owned())), ()),
+        infallible!(t, proxycfg_text_free(TextObject::give("x".to_owned())), ()),
     ]
 }
 
 /// An error, which leaks if it isn't freed.
-fn an_error() -> *mut ErrorObject {
+fn an_error() -> *mut ErrorHandle {
     let mut error = null_mut();
     // SAFETY: a place of this frame.
     unsafe { proxycfg_watch_cancel(null_mut(), &mut error) };
@@ -291,7 +294,7 @@ fn fc_091_no_panic_leaves_an_exported_function() {
 
 #[test]
 fn texts_and_errors_go_out_and_come_back() {
-    let made = Text::into_raw("ä text".to_owned());
+    let made = TextObject::give("ä text".to_owned());
     // SAFETY: made above, freed once.
     unsafe {
         assert_eq!(text(proxycfg_text_content(made), "text").unwrap(), "ä text");

@@ -8,13 +8,13 @@ use proxycfg::{CallbackWatch, WatchEvent};
 
 use crate::engine::{Engine, EngineHandle};
 use crate::foreign::{Destructor, UserData};
-use crate::guard::{Code, ErrorObject, Outcome, call};
+use crate::guard::{Code, ErrorHandle, Outcome, call};
 use crate::handles::{self, Number};
 use crate::maker::Maker;
 use crate::memory::{self, null};
 use crate::queue::QueueWatch;
 use crate::registry::ProxyIdRef;
-use crate::snapshot::SnapshotObject;
+use crate::snapshot::SnapshotHandle;
 
 /// A watch on a proxy. Made by `proxycfg_watch` or `proxycfg_queue_watch`, freed with `proxycfg_watch_cancel`. Usable from
 /// any number of threads at the same time.
@@ -28,7 +28,7 @@ pub struct WatchHandle(());
 /// held; a call may use every function of this library. A slow callback gets only the newest snapshot. It must not
 /// throw or longjmp: a C++ exception ends the process, a longjmp leaves the library broken.
 pub type SnapshotCallback =
-    Option<unsafe extern "C" fn(user_data: *mut c_void, snapshot: *const SnapshotObject)>;
+    Option<unsafe extern "C" fn(user_data: *mut c_void, snapshot: *const SnapshotHandle)>;
 
 /// A watch of either sort.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ fn end(state: Option<State>) {
 
 /// A callback with its user data.
 struct Callback {
-    function: unsafe extern "C" fn(*mut c_void, *const SnapshotObject),
+    function: unsafe extern "C" fn(*mut c_void, *const SnapshotHandle),
     user_data: UserData,
     maker: Arc<Maker>,
 }
@@ -111,7 +111,9 @@ impl Callback {
             WatchEvent::Snapshot(snapshot) => Some(self.maker.wrap(snapshot)),
             WatchEvent::Ended => None,
         };
-        let lent = snapshot.as_ref().map_or(std::ptr::null(), Arc::as_ptr);
+        let lent = snapshot
+            .as_ref()
+            .map_or(std::ptr::null_mut(), |snapshot| snapshot.number().handle());
         // SAFETY: the host gave this function to be called so; the snapshot lives until after the call.
         unsafe { (self.function)(self.user_data.pointer(), lent) };
     }
@@ -130,7 +132,7 @@ pub unsafe extern "C" fn proxycfg_watch(
     user_data: *mut c_void,
     destructor: Destructor,
     watch: *mut *mut WatchHandle,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     let mut held = Some(UserData::new(user_data, destructor));
     let code = call("proxycfg_watch", error, || {
@@ -172,7 +174,7 @@ pub unsafe extern "C" fn proxycfg_watch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn proxycfg_watch_cancel(
     watch: *mut WatchHandle,
-    error: *mut *mut ErrorObject,
+    error: *mut *mut ErrorHandle,
 ) -> Code {
     call("proxycfg_watch_cancel", error, || cancel(watch))
 }

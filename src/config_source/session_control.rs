@@ -55,12 +55,13 @@ impl SessionControl {
         let (tell, told) = bounded(1);
         // The feed is opened before the first count, so that no commit falls between.
         let changes = store.changes();
-        let proxies = count(&store.snapshot());
+        let uncounted = Some(store.snapshot());
         let control = Control {
             limiter,
             clock,
             changes,
-            proxies,
+            uncounted,
+            proxies: 0,
             shared: shared.clone(),
             rate: None,
         };
@@ -105,6 +106,9 @@ struct Control {
     limiter: SessionLimiter,
     clock: Arc<dyn Clock>,
     changes: ChangeFeed,
+    /// The newest state, if it may have another number of proxies. They are counted only where a limit depends on it, since
+    /// that takes as long as there are proxies.
+    uncounted: Option<StoreSnapshot>,
     proxies: usize,
     shared: Arc<Shared>,
     rate: Option<u32>,
@@ -128,7 +132,7 @@ impl Control {
                     if let Some(changes) = self.changes.take()
                         && concerns_proxies(&changes)
                     {
-                        self.proxies = count(&changes.snapshot);
+                        self.uncounted = Some(changes.snapshot);
                     }
                 }
             }
@@ -140,6 +144,9 @@ impl Control {
         let servers = self.shared.servers.load(Ordering::SeqCst);
         if servers == 0 {
             return;
+        }
+        if let Some(state) = self.uncounted.take() {
+            self.proxies = count(&state);
         }
         let rate = drain_rate(self.proxies);
         if self.rate != Some(rate) {

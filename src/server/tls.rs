@@ -1,7 +1,8 @@
 //! TLS on the program's own ports: certificates from files, read again when they change, and connections of either kind.
 //!
-//! A listener is turned into a stream of [`Connection`]s, plain or encrypted, that both servers take. Handshakes run beside
-//! each other, bounded in number and time, so that a client that connects and says nothing holds up nobody.
+//! A listener is turned into a stream of [`Connection`]s, plain or encrypted, that both servers take. Each has its seat among
+//! the [`Connections`] before its handshake; handshakes run beside each other, bounded in time, so that a client that connects
+//! and says nothing holds up nobody.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,26 +18,43 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
 use super::access::Reloaded;
+use super::connections::{Connections, Place, Watched};
 use crate::clock::Clock;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// Handshakes under way at once.
-const HANDSHAKES: usize = 256;
 
 /// Connections that wait to be taken.
 const WAITING: usize = 64;
 
 /// How long to wait after an accept that failed, for want of file handles in most cases.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How often that is told.
+const TELL_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long a peer may be silent before the machine's network asks whether it is still there, how often it asks, and how many
+/// times it does so in vain. A peer that is gone without a word, with a request that waits, is noticed by this.
+const ALIVE_AFTER: Duration = Duration::from_secs(60);
+const ALIVE_EVERY: Duration = Duration::from_secs(10);
+const ALIVE_TRIES: u32 = 3;
+
+/// How many clients are told at a time that there is no place, and how long that may take.
+const TURNED_AWAY: usize = 32;
+const TURN_AWAY: Duration = Duration::from_secs(1);
+
+/// What they are told.
+const NO_PLACE: &str = "this server has as many connections as it takes (--max-http-connections), and all have requests; \
+                        try again in 1 s, or elsewhere";
 
 /// The files that TLS needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,25 +173,42 @@ fn certificates(
     Ok(read)
 }
 
-/// A connection of a client.
+/// A connection of a client, within the limits of [`Connections`].
 #[derive(Debug)]
-pub enum Connection {
-    /// Not encrypted.
-    Plain(TcpStream),
+pub struct Connection(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Plain(Watched<TcpStream>),
     /// Encrypted, and the client identified if that is asked for.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Watched<TcpStream>>>),
 }
 
 impl Connection {
-    /// The client's address, if it is still known.
-    #[must_use]
-    pub fn peer(&self) -> Option<SocketAddr> {
-        let tcp = match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
-        };
-        tcp.peer_addr().ok()
+    fn watched(&self) -> &Watched<TcpStream> {
+        match &self.0 {
+            Kind::Plain(watched) => watched,
+            Kind::Tls(tls) => tls.get_ref().0,
+        }
     }
+
+    /// The client's address, if it is still known, and where its requests are counted.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client {
+            address: self.watched().stream().peer_addr().ok(),
+            place: self.watched().place().clone(),
+        }
+    }
+}
+
+/// Who has a connection, for what is above it.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// Its address, if it is known.
+    pub address: Option<SocketAddr>,
+    /// Where its requests are counted.
+    pub place: Place,
 }
 
 /// Accepts connections until the receiver is dropped. What is sent has its handshake behind it.
@@ -181,62 +216,135 @@ pub fn incoming(
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
     protocol: Protocol,
+    connections: Arc<Connections>,
 ) -> mpsc::Receiver<Connection> {
     let (send, receive) = mpsc::channel(WAITING);
-    tokio::spawn(accept(listener, tls, protocol, send));
+    let acceptor = Acceptor {
+        tls,
+        protocol,
+        connections,
+        turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
+        told: None,
+        send,
+    };
+    tokio::spawn(acceptor.run(listener));
     receive
 }
 
-async fn accept(
-    listener: TcpListener,
+struct Acceptor {
     tls: Option<Arc<ServerTls>>,
     protocol: Protocol,
+    connections: Arc<Connections>,
+    turned_away: Arc<Semaphore>,
+    /// When something was told that may happen all the time.
+    told: Option<Instant>,
     send: mpsc::Sender<Connection>,
-) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-    loop {
-        let accepted = tokio::select! {
-            () = send.closed() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let tcp = match accepted {
-            Ok((tcp, _)) => tcp,
-            Err(error) if is_of_client(&error) => continue,
-            Err(error) => {
-                warn!(%error, "can't accept a connection; trying again");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
-                continue;
+}
+
+impl Acceptor {
+    async fn run(mut self, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                () = self.send.closed() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((tcp, _)) => self.take(tcp).await,
+                Err(error) if is_of_client(&error) => {}
+                Err(error) => {
+                    // For want of file handles, in most cases: a connection that isn't needed has one.
+                    self.connections.make_room();
+                    if self.may_tell() {
+                        warn!(%error, "can't accept a connection; trying again");
+                    }
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
             }
-        };
-        if let Err(error) = tcp.set_nodelay(true) {
+        }
+    }
+
+    fn may_tell(&mut self) -> bool {
+        let now = Instant::now();
+        let may = self.told.is_none_or(|told| now - told >= TELL_AGAIN);
+        if may {
+            self.told = Some(now);
+        }
+        may
+    }
+
+    async fn take(&mut self, tcp: TcpStream) {
+        if let Err(error) = set_up(&tcp) {
             // The client is gone already.
             debug!(%error, "a connection can't be set up");
-            continue;
+            return;
         }
-        let Some(tls) = &tls else {
-            if send.send(Connection::Plain(tcp)).await.is_err() {
-                return;
+        let Some(seat) = self.connections.enter() else {
+            if self.may_tell() {
+                warn!(
+                    protocol = ?self.protocol,
+                    connections = self.connections.limits().max,
+                    "connections are refused: there are as many as may be, and all have requests"
+                );
             }
-            continue;
-        };
-        let Ok(permit) = handshakes.clone().acquire_owned().await else {
+            self.turn_away(tcp);
             return;
         };
-        let acceptor = TlsAcceptor::from(tls.config(protocol));
-        let send = send.clone();
+        let tcp = Watched::new(tcp, seat);
+        let Some(tls) = &self.tls else {
+            // Fails if the server has stopped.
+            let _ = self.send.send(Connection(Kind::Plain(tcp))).await;
+            return;
+        };
+        let acceptor = TlsAcceptor::from(tls.config(self.protocol));
+        let send = self.send.clone();
         tokio::spawn(async move {
-            let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(tcp)).await;
-            drop(permit);
-            match handshake {
+            match tokio::time::timeout(HANDSHAKE, acceptor.accept(tcp)).await {
                 Ok(Ok(stream)) => {
                     // Fails if the server has stopped.
-                    let _ = send.send(Connection::Tls(Box::new(stream))).await;
+                    let _ = send.send(Connection(Kind::Tls(Box::new(stream)))).await;
                 }
                 Ok(Err(error)) => debug!(%error, "a TLS handshake failed"),
                 Err(_) => debug!("a TLS handshake took too long"),
             }
         });
     }
+
+    /// Says that there is no place, if that can be said without much ado; else just hangs up.
+    fn turn_away(&self, mut tcp: TcpStream) {
+        if self.tls.is_some() || self.protocol != Protocol::Http {
+            return;
+        }
+        let Ok(permit) = self.turned_away.clone().try_acquire_owned() else {
+            return;
+        };
+        tokio::spawn(async move {
+            let answer = format!(
+                "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n\
+                 Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\r\n{NO_PLACE}",
+                NO_PLACE.len()
+            );
+            let told = async {
+                tcp.write_all(answer.as_bytes()).await?;
+                tcp.shutdown().await?;
+                // Were its request unread, hanging up would take the answer back.
+                while tcp.read(&mut [0; 4096]).await? > 0 {}
+                io::Result::Ok(())
+            };
+            // Whatever became of it: there is nothing more to do for this client.
+            let _ = tokio::time::timeout(TURN_AWAY, told).await;
+            drop(permit);
+        });
+    }
+}
+
+/// Small answers go out at once, and peers that are gone are noticed.
+fn set_up(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let alive = socket2::TcpKeepalive::new()
+        .with_time(ALIVE_AFTER)
+        .with_interval(ALIVE_EVERY)
+        .with_retries(ALIVE_TRIES);
+    socket2::SockRef::from(tcp).set_tcp_keepalive(&alive)
 }
 
 /// Whether it is the connection that failed, not the listener.
@@ -251,9 +359,9 @@ fn is_of_client(error: &io::Error) -> bool {
 
 macro_rules! each {
     ($self:expr, $stream:ident => $body:expr) => {
-        match $self.get_mut() {
-            Connection::Plain($stream) => $body,
-            Connection::Tls($stream) => $body,
+        match &mut $self.get_mut().0 {
+            Kind::Plain($stream) => $body,
+            Kind::Tls($stream) => $body,
         }
     };
 }
@@ -277,6 +385,21 @@ impl AsyncWrite for Connection {
         each!(self, stream => Pin::new(stream).poll_write(context, bytes))
     }
 
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write_vectored(context, buffers))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.0 {
+            Kind::Plain(stream) => stream.is_write_vectored(),
+            Kind::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         each!(self, stream => Pin::new(stream).poll_flush(context))
     }
@@ -287,54 +410,16 @@ impl AsyncWrite for Connection {
 }
 
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = tonic::transport::server::TcpConnectInfo;
+    type ConnectInfo = Client;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        let tcp = match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
-        };
-        tcp.connect_info()
-    }
-}
-
-/// Connections as axum takes them.
-#[derive(Debug)]
-pub struct HttpConnections {
-    incoming: mpsc::Receiver<Connection>,
-    address: SocketAddr,
-}
-
-impl HttpConnections {
-    /// `address` is the listener's.
-    #[must_use]
-    pub fn new(incoming: mpsc::Receiver<Connection>, address: SocketAddr) -> Self {
-        Self { incoming, address }
-    }
-}
-
-impl axum::serve::Listener for HttpConnections {
-    type Io = Connection;
-    type Addr = Option<SocketAddr>;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.incoming.recv().await {
-            Some(connection) => {
-                let peer = connection.peer();
-                (connection, peer)
-            }
-            // The acceptor lives as long as this end; should it not, there is nothing more to accept.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(Some(self.address))
+    fn connect_info(&self) -> Client {
+        self.client()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::connections::ConnectionLimits;
     use super::*;
     use crate::clock::TestClock;
 
@@ -378,6 +463,29 @@ mod tests {
         ] {
             let error = result.unwrap_err();
             assert!(error.contains(wanted), "{wanted}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn accepted_sockets_send_at_once_and_notice_peers_that_are_gone() {
+        let limits = ConnectionLimits {
+            max: 1,
+            head: HANDSHAKE,
+            idle: HANDSHAKE,
+            only_heads: true,
+        };
+        for protocol in [Protocol::Http, Protocol::Xds] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let connections = Connections::new(limits.clone());
+            let mut incoming = incoming(listener, None, protocol, connections);
+            let _client = TcpStream::connect(address).await.unwrap();
+            let connection = incoming.recv().await.unwrap();
+            let tcp = connection.watched().stream();
+            assert!(tcp.nodelay().unwrap());
+            let socket = socket2::SockRef::from(tcp);
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), ALIVE_AFTER);
         }
     }
 }

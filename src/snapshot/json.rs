@@ -11,9 +11,16 @@ impl ConfigSnapshot {
     /// The snapshot as JSON, with Consul's names. Private keys are left out.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        // Serializing into a value fails only for maps with keys that aren't text, which there are none of.
-        serde_json::to_value(self).unwrap_or_default()
+        // Fails only for maps with keys that aren't text, which there are none of.
+        shown(self)
     }
+}
+
+/// A value; if it can't be had, why.
+fn shown<T: Serialize>(value: &T) -> serde_json::Value {
+    serde_json::to_value(value).unwrap_or_else(
+        |error| serde_json::json!({"Error": format!("this can't be shown as JSON: {error}")}),
+    )
 }
 
 impl<T: Serialize> Serialize for Part<T> {
@@ -90,8 +97,7 @@ fn without_keys<T: Serialize>(record: &T) -> serde_json::Value {
             _ => {}
         }
     }
-    // As in `to_json`, this doesn't fail.
-    let mut shown = serde_json::to_value(record).unwrap_or_default();
+    let mut shown = shown(record);
     hide(&mut shown);
     shown
 }

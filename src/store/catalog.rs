@@ -40,8 +40,12 @@ pub struct Store {
     backend: Mutex<Box<dyn Backend>>,
     feeds: Arc<Feeds>,
     waits: Arc<Waits>,
+    observer: OnceLock<CommitObserver>,
     next_id: AtomicU64,
 }
+
+/// Is told the store index of each commit, on the thread that commits, just before it can be seen.
+pub type CommitObserver = Box<dyn Fn(u64) + Send + Sync>;
 
 /// The commits that aren't published yet.
 struct Drafts {
@@ -104,6 +108,7 @@ impl Store {
             settled: Condvar::new(),
             feeds: Arc::default(),
             waits: Arc::default(),
+            observer: OnceLock::new(),
             next_id: AtomicU64::new(1),
         })
     }
@@ -253,6 +258,13 @@ impl Store {
         Feeds::open(&self.feeds, self.new_id())
     }
 
+    /// Has every commit from now on told to `observer`, which must only take note, and not panic. There can be one: a second
+    /// is ignored.
+    pub fn observe_commits(&self, observer: CommitObserver) {
+        // Whoever was first stays.
+        let _ = self.observer.set(observer);
+    }
+
     /// Calls `waker` once as soon as one of the keys has changed since the store index `after` (that of the snapshot
     /// they were read from): at once, on this thread, if that is so already. Dropping the handle cancels.
     #[must_use]
@@ -324,6 +336,9 @@ impl Store {
 
     /// Makes a state the current one and tells the feeds; returns the wakers to call. For who is keeping.
     fn publish(&self, after: StoreSnapshot, keys: Option<&[Key]>) -> Vec<Waker> {
+        if let Some(observer) = self.observer.get() {
+            observer(after.index());
+        }
         let replaced = std::mem::replace(&mut *self.current.write(), after.clone());
         self.feeds.push(&after, keys);
         let wakers = self.waits.take(keys);

@@ -52,7 +52,7 @@ mod tests;
 pub use backend::{
     AnyRow, Backend, BackendError, CommitRecord, Image, MemoryBackend, OpaqueState, RowKey,
 };
-pub use catalog::Store;
+pub use catalog::{CommitObserver, Store};
 pub use feed::{ChangeFeed, Changes};
 pub use key::{CheckKey, InstanceKey, Key, NameSet, PeeredName};
 pub use readers::Readers;

@@ -8,10 +8,14 @@
 //!    previous result as long as the parts that it is made from are the same;
 //! 3. the [`ResourceSet`] shares with the previous one whatever came out equal.
 //!
+//! Where only instances have come, gone or changed, which is by far the most frequent change, none of this is gone through:
+//! the assignments concerned take the place of the old ones, and all else is the previous result (`instances`).
+//!
 //! A part that can't be turned into something that Envoy takes costs only itself (decision X3): its last good resources
 //! stand, if there are any, and the problem is told. Access rules are the exception: they never stay old, in doubt they
 //! deny.
 
+mod instances;
 mod shared;
 mod upstreams;
 
@@ -29,9 +33,10 @@ use super::{
 };
 use crate::model::{MeshConfig, UpstreamId};
 use crate::snapshot::{
-    ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, PartId, PartRef,
+    ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, PartId, PartRef, UpstreamEntry,
 };
 use crate::sync::fault::{self, Point};
+use instances::{Assigned, Frame};
 use shared::Shared;
 use upstreams::{Upstream, Upstreams};
 
@@ -51,9 +56,31 @@ pub struct Generated {
     memory: Memory,
 }
 
-/// What the proxy's own resources were made from.
+#[cfg(test)]
+impl Generated {
+    /// A result that says nothing about what it was made from.
+    pub(crate) fn of(set: ResourceSet) -> Self {
+        Self {
+            set,
+            problems: Vec::new(),
+            memory: Memory::default(),
+        }
+    }
+}
+
+/// What the resources were made from.
 #[derive(Clone, Default)]
 struct Memory {
+    own: Arc<Own>,
+    /// All parts but the upstreams.
+    frame: Option<Frame>,
+    upstreams: Option<Arc<[UpstreamEntry]>>,
+    assignments: Vec<Assigned>,
+}
+
+/// What the proxy's own resources were made from.
+#[derive(Clone, Default)]
+struct Own {
     settings: Option<(PartId, Arc<Settings>)>,
     roots: Option<Arc<Resource>>,
     leaf: Option<Arc<Unit>>,
@@ -122,19 +149,22 @@ impl Generator {
     #[must_use]
     pub fn resources(&self, snapshot: &ConfigSnapshot, previous: Option<&Generated>) -> Generated {
         let _ = fault::hit(Point::Generate);
+        if let Some(generated) = previous.and_then(|previous| self.instances(snapshot, previous)) {
+            return generated;
+        }
         let mut run = Run {
             shared: &self.shared,
             snapshot,
-            old: previous.map(|previous| &previous.memory),
+            old: previous.map(|previous| &*previous.memory.own),
             old_set: previous.map(|previous| &previous.set),
-            new: Memory::default(),
+            new: Own::default(),
+            assignments: Vec::new(),
             set: ResourceSet::builder(snapshot.store_index),
             places: BTreeMap::new(),
             problems: Vec::new(),
         };
-        match &snapshot.kind {
-            KindSnapshot::ConnectProxy(sidecar) => run.sidecar(sidecar),
-        }
+        let KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
+        run.sidecar(sidecar);
         run.problems.sort_unstable();
         run.problems.dedup();
         Generated {
@@ -143,7 +173,12 @@ impl Generator {
                 None => run.set.build(),
             },
             problems: run.problems,
-            memory: run.new,
+            memory: Memory {
+                own: Arc::new(run.new),
+                frame: Some(Frame::of(snapshot, sidecar)),
+                upstreams: Some(sidecar.upstreams.clone()),
+                assignments: run.assignments,
+            },
         }
     }
 }
@@ -152,9 +187,10 @@ impl Generator {
 struct Run<'a> {
     shared: &'a Shared,
     snapshot: &'a ConfigSnapshot,
-    old: Option<&'a Memory>,
+    old: Option<&'a Own>,
     old_set: Option<&'a ResourceSet>,
-    new: Memory,
+    new: Own,
+    assignments: Vec<Assigned>,
     set: ResourceSetBuilder,
     /// Who binds to which address or socket.
     places: BTreeMap<SmolStr, SmolStr>,

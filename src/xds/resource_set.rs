@@ -70,6 +70,34 @@ impl ResourceSet {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    /// This set at another index, with these resources of one type in place of those of their names. `None` if there is none
+    /// of a name.
+    #[must_use]
+    pub fn with(
+        &self,
+        index: u64,
+        kind: ResourceType,
+        fresh: impl IntoIterator<Item = Arc<Resource>>,
+    ) -> Option<Self> {
+        let mut slices = self.inner.slices.clone();
+        let mut changed: Option<Vec<Arc<Resource>>> = None;
+        for resource in fresh {
+            let old = &self.inner.slices[kind.slot()];
+            let place = old
+                .binary_search_by(|other| other.name().cmp(resource.name()))
+                .ok()?;
+            if old.get(place).is_some_and(|old| equal(old, &resource)) {
+                continue;
+            }
+            let changed = changed.get_or_insert_with(|| old.to_vec());
+            *changed.get_mut(place)? = resource;
+        }
+        if let Some(changed) = changed {
+            slices[kind.slot()] = Arc::from(changed);
+        }
+        Some(Self::new(index, slices))
+    }
+
     fn slice(&self, kind: ResourceType) -> &Slice {
         &self.inner.slices[kind.slot()]
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use proxycfg::WaitError;
 use proxycfg::engine::WatchEvent;
 use proxycfg::model::{CheckStatus, GoDuration, ProxySource};
 use serde_json::json;
@@ -211,7 +212,11 @@ fn registering_while_the_engine_closes_leaves_nothing_behind() {
                 let id = proxy_id(&format!("p{n}"));
                 let mut watch = manager.watch(&id);
                 if manager.register(&id, options(sidecar("p", &[]))).is_err() {
-                    return watch.next(Some(Instant::now() + PATIENCE)).is_err();
+                    // Perhaps after a snapshot that was made before the engine ended.
+                    let until = Instant::now() + PATIENCE;
+                    let mut read = std::iter::repeat_with(|| watch.next(Some(until)));
+                    let end = read.find(|read| !matches!(read, Ok(Some(_))));
+                    return matches!(end, Some(Err(WaitError::Ended)));
                 }
             }
             true

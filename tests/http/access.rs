@@ -1,5 +1,7 @@
 //! Tokens: who may ask for what (decision C2).
 
+use std::collections::BTreeSet;
+
 use proxycfg::server::access::TokenFile;
 use serde_json::{Value, json};
 
@@ -146,19 +148,83 @@ const OF_EVERYBODY: &[&str] = &[
     "/v1/agent/connect/ca/roots",
 ];
 
+/// Writes whose body says whose they are.
+const BY_BODY: &[(&str, &str)] = &[
+    ("PUT", "/v1/agent/service/register"),
+    ("PUT", "/v1/agent/check/register"),
+    ("PUT", "/v1/agent/check/update/web-ttl"),
+    ("PUT", "/v1/config"),
+];
+
+fn everything() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let gets = LISTS.iter().chain(OF_EVERYBODY).map(|path| ("GET", *path));
+    let all = OF_WEB
+        .iter()
+        .chain(OF_ALL)
+        .chain(OF_OPERATORS)
+        .chain(BY_BODY);
+    all.copied().chain(gets)
+}
+
+/// The methods of each route, read from the server's sources.
+fn routes() -> BTreeSet<(String, String)> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/server/http");
+    let mut routes = BTreeSet::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for call in code.split(".route(").skip(1) {
+            let literal = call.trim_start().strip_prefix('"').unwrap();
+            let (route, rest) = literal.split_once('"').unwrap();
+            // To the end of the router's line, or of its function.
+            let end = [".route(", ".merge(", ";", "\n}"]
+                .iter()
+                .filter_map(|end| rest.find(end));
+            let handlers = &rest[..end.min().unwrap_or(rest.len())];
+            let before = routes.len();
+            for method in [
+                "get", "put", "post", "delete", "patch", "any", "head", "options",
+            ] {
+                let call = format!("{method}(");
+                let at = handlers.find(&call);
+                if at.is_some_and(|at| {
+                    !handlers[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
+                }) {
+                    routes.insert((method.to_uppercase(), route.to_owned()));
+                }
+            }
+            assert!(routes.len() > before, "{route}: {handlers}");
+        }
+    }
+    routes
+}
+
+/// Else a route that is added would be tried with no wrong token.
+#[test]
+fn c2_these_tables_hold_every_route() {
+    let (world, _folder) = guarded();
+    for (method, path) in everything() {
+        let body = (method == "PUT").then(|| json!({}));
+        ask(&world, method, path, Some(OPS), body);
+    }
+    let metrics = ask(&world, "GET", "/metrics", Some(OPS), None).text;
+    let label = |line: &str, name: &str| {
+        let rest = line.split_once(&format!("{name}=\""))?.1;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let lines = metrics
+        .lines()
+        .filter(|line| line.starts_with("proxycfg_http_requests_total{"));
+    let asked = lines.filter_map(|line| Some((label(line, "method")?, label(line, "route")?)));
+    let asked: BTreeSet<_> = asked.collect();
+    let missing: Vec<_> = routes().difference(&asked).cloned().collect();
+    assert!(missing.is_empty(), "in no table of this file: {missing:?}");
+}
+
 #[test]
 fn c2_strangers_are_refused_everywhere() {
     let (world, _folder) = guarded();
-    let gets = LISTS.iter().chain(OF_EVERYBODY).map(|path| ("GET", *path));
-    let all = OF_WEB.iter().chain(OF_ALL).chain(OF_OPERATORS).copied();
-    let writes = [
-        ("PUT", "/v1/agent/service/register"),
-        ("PUT", "/v1/agent/check/register"),
-        ("PUT", "/v1/agent/check/update/web-ttl"),
-        ("PUT", "/v1/config"),
-        ("GET", "/v1/nothing/here"),
-    ];
-    for (method, path) in all.chain(gets).chain(writes) {
+    for (method, path) in everything().chain([("GET", "/v1/nothing/here")]) {
         for token in [None, Some("wrong"), Some("web-web-web-web-we"), Some("")] {
             let body = (method == "PUT").then(|| json!({}));
             let answer = ask(&world, method, path, token, body);

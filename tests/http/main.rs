@@ -12,6 +12,7 @@ mod catalog;
 mod chain;
 mod config;
 mod connect;
+mod connections;
 mod health;
 mod intentions;
 mod limits;

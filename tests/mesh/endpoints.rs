@@ -1,9 +1,11 @@
 //! Instances come and go.
 
 use proxycfg::model::CheckStatus;
+use proxycfg::server::propagation::Stage;
 
 use crate::member::Member;
 use crate::support::apps::tcp_name;
+use crate::support::{DEADLINE, wait_until};
 use crate::traffic::{Traffic, answered_by, from_now_on, refused_from_now_on};
 use crate::world::Mesh;
 
@@ -52,6 +54,29 @@ fn instances_are_added_failing_and_removed() {
     mesh.register(&first);
     from_now_on("db-1", ask);
     mesh.assert_calm(&[&web_envoy, &first_envoy, &second_envoy]);
+}
+
+#[test]
+fn the_way_of_a_change_is_timed_up_to_the_acknowledgement() {
+    let mesh = Mesh::start();
+    let db = Member::tcp("db", "db-1");
+    mesh.register(&db);
+    let web = Member::tcp("web", "web-1").upstream("db");
+    mesh.register(&web);
+    let _envoy = mesh.envoy(&web);
+    mesh.check(&db, CheckStatus::Critical);
+    refused_from_now_on(|| tcp_name(&web.address_of("db")));
+    for stage in [
+        Stage::Snapshot,
+        Stage::Resources,
+        Stage::Sent,
+        Stage::Acknowledged,
+    ] {
+        wait_until("a change comes so far", DEADLINE, || {
+            let counted = mesh.times.count(stage) > 0;
+            counted.then_some(()).ok_or_else(|| format!("{stage:?}"))
+        });
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use proxycfg::server::MeshProvider;
 use proxycfg::server::access::AllowAll;
 use proxycfg::server::ads::{AdsConfig, AdsService, Protocol, StreamPhase, serve};
 use proxycfg::server::bootstrap::BootstrapParams;
+use proxycfg::server::propagation::Propagation;
 use proxycfg::store::Transaction;
 use proxycfg::xds::Generator;
 use serde_json::{Value, json};
@@ -37,6 +38,7 @@ pub struct Mesh {
     pub local: Arc<LocalState>,
     pub catalog: Arc<CatalogConfigSource>,
     pub ads: AdsService,
+    pub times: Arc<Propagation>,
     sync: LocalSync,
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
@@ -81,9 +83,16 @@ impl Mesh {
             Arc::new(AllowAll::default()),
             Arc::new(Generator::new()),
             1,
+            manager.clock().clone(),
         )
         .unwrap();
-        let ads = AdsService::new(Arc::new(provider), AdsConfig::default());
+        let times = Arc::new(Propagation::new(manager.clock().clone()));
+        let commits = times.clone();
+        let observer = Box::new(move |index| commits.committed(index));
+        embedded.store.observe_commits(observer);
+        provider.measure(times.clone());
+        let provider = Arc::new(provider);
+        let ads = AdsService::measured(provider, AdsConfig::default(), Some(times.clone()));
 
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -104,6 +113,7 @@ impl Mesh {
             local,
             catalog,
             ads,
+            times,
             sync,
             runtime: Some(runtime),
             stop: Some(stop),

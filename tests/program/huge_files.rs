@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::world::{Server, folder, until, write};
+use super::world::{Server, folder, height, until, write};
 
 /// What the server may take at its height, in KiB: a text of the largest size that is read, its tree and its problems.
 const MOST_MEMORY: u64 = 1_500_000;
@@ -105,12 +105,4 @@ fn what_is_made_to_exhaust_is_refused_and_the_last_good_state_stays() {
     let most = height(server.pid());
     assert!(most < MOST_MEMORY, "{most} KiB");
     assert_eq!(server.stop().0, 0);
-}
-
-/// The most memory that a process ever had, in KiB.
-fn height(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let number = line.and_then(|line| line.split_whitespace().nth(1));
-    number.unwrap().parse().unwrap()
 }

@@ -24,7 +24,7 @@ fn runtime() -> Runtime {
 }
 
 /// A stream of a proxy on the node `n2`.
-struct Stream {
+pub struct Stream {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
 }
@@ -59,20 +59,20 @@ impl Stream {
         })
     }
 
-    async fn next(&mut self) -> Result<Option<DiscoveryResponse>, Status> {
+    pub async fn next(&mut self) -> Result<Option<DiscoveryResponse>, Status> {
         let next = tokio::time::timeout(DEADLINE, self.responses.message());
         next.await.expect("an answer in time")
     }
 
     /// Opens a stream and waits for its clusters.
-    async fn served(server: SocketAddr, id: &str) -> Result<Self, Status> {
+    pub async fn served(server: SocketAddr, id: &str) -> Result<Self, Status> {
         let mut stream = Self::open(server, id).await?;
         let response = stream.next().await?.expect("a response");
         assert_eq!(response.type_url, ResourceType::Cluster.url());
         Ok(stream)
     }
 
-    async fn ask(&self, kind: ResourceType, names: &[&str]) {
+    pub async fn ask(&self, kind: ResourceType, names: &[&str]) {
         let request = DiscoveryRequest {
             type_url: kind.url().into(),
             resource_names: names.iter().map(ToString::to_string).collect(),
@@ -82,7 +82,8 @@ impl Stream {
     }
 }
 
-fn proxy(id: &str) -> serde_json::Value {
+/// A sidecar of `web` on `n2`.
+pub fn proxy(id: &str) -> serde_json::Value {
     json!({
         "Node": "n2", "Address": "127.0.0.1", "SkipNodeUpdate": false,
         "Service": {
@@ -230,6 +231,11 @@ fn bad_limits_are_refused_and_good_ones_explained() {
         ["--max-http-body", "0"],
         ["--max-xds-streams", "many"],
         ["--max-xds-request-rate", "fast"],
+        ["--max-xds-connections", "0"],
+        ["--max-config-file", "16777217"],
+        ["--max-http-header", "8191"],
+        ["--http-header-timeout", "30"],
+        ["--http-idle-timeout", "0s"],
     ] {
         let ended = run(there.path(), &[&["serve"], &args[..]].concat());
         assert_eq!(ended.code, 2, "{args:?}");
@@ -248,10 +254,205 @@ fn bad_limits_are_refused_and_good_ones_explained() {
         "--max-xds-streams",
         "--max-xds-streams-per-connection",
         "--max-xds-stream-rate",
+        "--max-config-file",
+        "--max-config-total",
+        "--max-http-bodies",
+        "--max-http-header",
+        "--max-http-connections",
+        "--http-header-timeout",
+        "--http-body-timeout",
+        "--http-idle-timeout",
+        "--max-xds-connections",
+        "--xds-idle-timeout",
+        "--xds-keepalive",
+        "--xds-keepalive-timeout",
     ] {
         assert!(help.contains(&format!("{option} <")), "{option}");
     }
-    for told in ["413", "429", "ResourceExhausted", "4 MiB"] {
+    for told in [
+        "413",
+        "429",
+        "408",
+        "431",
+        "503",
+        "ResourceExhausted",
+        "4 MiB",
+    ] {
         assert!(help.contains(told), "{told}");
     }
+}
+
+#[test]
+fn the_time_from_a_write_to_its_acknowledgement_is_in_the_metrics() {
+    let there = folder(&[]);
+    let server = Server::start(there.path(), &[]);
+    let mut registered = proxy("p1");
+    server.put("/v1/catalog/register", &registered);
+    let counts = |stage: &str, count: u64| {
+        let line = format!("proxycfg_propagation_seconds_count{{stage=\"{stage}\"}} {count}");
+        until(&line, || {
+            let metrics = server.text("/metrics");
+            metrics.lines().any(|l| l == line).then_some(())
+        });
+    };
+    runtime().block_on(async {
+        let mut stream = Stream::served(server.xds, "p1").await.unwrap();
+        counts("sent", 0);
+        let answer = |nonce: &str| DiscoveryRequest {
+            type_url: ResourceType::Cluster.url().into(),
+            response_nonce: nonce.into(),
+            ..DiscoveryRequest::default()
+        };
+        // Responses of a stream are numbered.
+        stream.requests.send(answer("00000001")).await.unwrap();
+        registered["Service"]["Proxy"]["LocalServicePort"] = json!(3000);
+        server.put("/v1/catalog/register", &registered);
+        let response = stream.next().await.unwrap().expect("the new clusters");
+        for stage in ["snapshot", "resources", "sent"] {
+            counts(stage, 1);
+        }
+        stream.requests.send(answer(&response.nonce)).await.unwrap();
+        counts("acknowledged", 1);
+    });
+}
+
+/// A crowd of connections that say nothing, more than there are file handles: whoever asks is answered.
+#[test]
+fn connections_that_say_nothing_leave_room_and_file_handles() {
+    let there = folder(&[]);
+    let limited = |files: &str| {
+        let mut command = std::process::Command::new("sh");
+        command.current_dir(there.path());
+        let program = env!("CARGO_BIN_EXE_proxycfg");
+        command.args([
+            "-c",
+            &format!("ulimit -n {files}; exec \"$0\" \"$@\""),
+            program,
+        ]);
+        command
+    };
+    let server = Server::start_as(limited("400"), &["--xds-keepalive=1h"]);
+    server.put("/v1/catalog/register", &proxy("p1"));
+    let told = server.logged("only 400 files may be open");
+    assert_eq!(told["level"], "WARN");
+    let connect = |to: SocketAddr| std::net::TcpStream::connect(to).unwrap();
+    let mut crowd = Vec::new();
+    for _ in 0..300 {
+        crowd.push(connect(server.http));
+        crowd.push(connect(server.xds));
+        if crowd.len().is_multiple_of(100) {
+            server.get("/v1/agent/self").unwrap();
+        }
+    }
+    let stream = runtime()
+        .block_on(Stream::served(server.xds, "p1"))
+        .unwrap();
+    let metrics = server.text("/metrics");
+    let value = |name: &str| -> u64 {
+        let found = metrics.lines().find_map(|line| line.strip_prefix(name));
+        found
+            .unwrap_or_else(|| panic!("{metrics}"))
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    for of in ["http", "xds"] {
+        assert!(value(&format!("proxycfg_connections{{server=\"{of}\"}}")) < 80);
+        assert!(
+            value(&format!(
+                "proxycfg_connections_displaced_total{{server=\"{of}\"}}"
+            )) > 200
+        );
+        assert_eq!(
+            value(&format!(
+                "proxycfg_connections_refused_total{{server=\"{of}\"}}"
+            )),
+            0
+        );
+    }
+    assert_eq!(server.count_logged("can't accept a connection"), 0);
+    drop((stream, crowd));
+    // As many as the system gives are taken.
+    let server = Server::start_as(limited("-S 400"), &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{line}");
+}
+
+/// Connections of Envoys that have none of their streams left, or never had one.
+#[test]
+fn xds_connections_without_a_stream_are_closed() {
+    use std::io::Read as _;
+
+    let there = folder(&[]);
+    let args = ["--xds-idle-timeout=500ms", "--max-xds-connections=2"];
+    let server = Server::start(there.path(), &args);
+    server.put("/v1/catalog/register", &proxy("p1"));
+    let mut silent = std::net::TcpStream::connect(server.xds).unwrap();
+    silent.set_read_timeout(Some(DEADLINE)).unwrap();
+    // Fails if it is reset.
+    let _ = silent.read_to_end(&mut Vec::new());
+    runtime().block_on(async {
+        let mut first = Stream::served(server.xds, "p1").await.unwrap();
+        let _second = Stream::served(server.xds, "p1").await.unwrap();
+        // Both have a stream: a third connection is turned away, and they stay.
+        let endpoint = format!("http://{}", server.xds);
+        let third = AggregatedDiscoveryServiceClient::connect(endpoint).await;
+        if let Ok(mut third) = third {
+            let (_requests, outgoing) = mpsc::channel::<DiscoveryRequest>(1);
+            let outgoing = ReceiverStream::new(outgoing);
+            let opened = third.stream_aggregated_resources(outgoing).await;
+            assert!(opened.is_err());
+        }
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        first.ask(ResourceType::Endpoint, &["nothing"]).await;
+        let response = first.next().await.unwrap().unwrap();
+        assert_eq!(response.type_url, ResourceType::Endpoint.url());
+    });
+    server.logged("connections are refused");
+    until("both are closed", || {
+        let metrics = server.text("/metrics");
+        metrics
+            .contains("proxycfg_connections{server=\"xds\"} 0")
+            .then_some(())
+    });
+}
+
+#[test]
+fn files_have_sizes_and_a_size_together() {
+    use super::world::write;
+
+    let of = |name: &str| {
+        format!(
+            "service {{ name = \"{name}\" port = 80 }} # {}\n",
+            "x".repeat(500)
+        )
+    };
+    let there = folder(&[("c/a.hcl", &of("a")), ("c/b.hcl", &of("b"))]);
+    for (flag, told) in [
+        (
+            "--max-config-file=400",
+            "c/a.hcl: is larger than 400 bytes (--max-config-file); split it",
+        ),
+        (
+            "--max-config-total=1000",
+            "larger than 1000 bytes (--max-config-total); give fewer",
+        ),
+    ] {
+        for command in [&["validate", "c"][..], &["serve", "--config", "c"]] {
+            let ended = run(there.path(), &[command, &[flag]].concat());
+            assert_eq!(ended.code, 2, "{command:?} {flag}");
+            assert!(ended.err.contains(told), "{flag}: {}", ended.err);
+        }
+    }
+    let server = Server::start(there.path(), &["--config", "c", "--max-config-total=1500"]);
+    write(there.path(), "c/c.hcl", &of("c"));
+    server.logged("the last good state stays");
+    assert!(server.whole_log().contains("larger than 1500 bytes"));
+    assert!(server.get("/v1/agent/service/a").is_some());
+    assert!(server.get("/v1/agent/service/c").is_none());
 }

@@ -6,6 +6,8 @@ mod broken_files;
 mod broken_more;
 mod client_commands;
 mod durable;
+mod half_open;
+mod huge_bodies;
 mod huge_files;
 mod kills;
 mod limits;

@@ -77,6 +77,15 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// The most memory that a process ever had, in KiB.
+#[allow(dead_code, reason = "for some of the tests that share this file")]
+pub fn height(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.unwrap().parse().unwrap()
+}
+
 /// The log of a server, a JSON object a line.
 #[derive(Default)]
 struct Log {

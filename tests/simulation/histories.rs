@@ -1,6 +1,7 @@
 //! Random histories under faults. When the faults are over and time has passed, everything is as if there had been none.
 
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,8 @@ struct Held {
     watches: Vec<Seen<Watch>>,
     callbacks: Vec<CallbackWatch>,
     streams: Vec<Seen<SourceWatch>>,
+    /// Watches whose readers are gone without a word, and when that will be noticed: until then nobody looks at them.
+    half_open: Vec<(Duration, Box<dyn Any>)>,
     /// Callbacks that hang until the faults are over.
     hanging: Vec<CallbackWatch>,
     over: Arc<AtomicBool>,
@@ -67,7 +70,20 @@ impl Drop for Held {
     }
 }
 
+/// How long it takes until a peer that is gone is noticed: the xDS server asks after 30 s, and waits for 20.
+const NOTICED: Duration = Duration::from_secs(50);
+
 impl Held {
+    /// A watch's reader is gone without a word, for now and for ever.
+    fn abandon(&mut self, watch: impl Any, now: Duration) {
+        self.half_open.push((now + NOTICED, Box::new(watch)));
+    }
+
+    /// Drops what is noticed to be abandoned.
+    fn notice(&mut self, now: Duration) {
+        self.half_open.retain(|(until, _)| *until > now);
+    }
+
     fn look(&mut self) {
         self.watches.retain_mut(|seen| seen.look(Watch::try_next));
         self.streams
@@ -83,10 +99,8 @@ fn catalog_proxy(service: &str, n: u32) -> ProxyId {
     )
 }
 
-fn drop_at<T>(from: &mut Vec<T>, random: &mut Random) {
-    if !from.is_empty() {
-        from.swap_remove(random.below(from.len()));
-    }
+fn take_at<T>(from: &mut Vec<T>, random: &mut Random) -> Option<T> {
+    (!from.is_empty()).then(|| from.swap_remove(random.below(from.len())))
 }
 
 /// Does one thing. Writes may fail: the faults see to that.
@@ -95,7 +109,7 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
     let s = random.below(SERVICES.len());
     let (service, n) = (SERVICES[s], random.below(3) as u32);
     let (p, variant) = (random.below(PROXIES), random.below(8) as u8);
-    let ops = match random.below(24) {
+    let ops = match random.below(25) {
         0..=3 => instance_ops(service, n),
         4 => vec![Op::DeregisterNode {
             node: node_name(service, n).as_str().into(),
@@ -180,9 +194,20 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
         }
         18 => {
             match random.below(3) {
-                0 => drop_at(&mut held.watches, random),
-                1 => drop_at(&mut held.callbacks, random),
-                _ => drop_at(&mut held.streams, random),
+                0 => drop(take_at(&mut held.watches, random)),
+                1 => drop(take_at(&mut held.callbacks, random)),
+                _ => drop(take_at(&mut held.streams, random)),
+            }
+            return;
+        }
+        23 => {
+            let now = mesh.clock.monotonic();
+            if random.one_in(2) {
+                if let Some(watch) = take_at(&mut held.watches, random) {
+                    held.abandon(watch, now);
+                }
+            } else if let Some(stream) = take_at(&mut held.streams, random) {
+                held.abandon(stream, now);
             }
             return;
         }
@@ -217,6 +242,7 @@ fn act(mesh: &Mesh, held: &mut Held, random: &mut Random) {
         22 => {
             let seconds = [1, 5, 30, 3_600, 100 * 3_600][random.below(5)];
             mesh.clock.advance(Duration::from_secs(seconds));
+            held.notice(mesh.clock.monotonic());
             if random.one_in(4) {
                 // Somebody sets the machine's clock, back or forward.
                 let hours = Duration::from_secs(random.below(200) as u64 * 3_600);
@@ -247,6 +273,7 @@ fn play(seed: u64, acts: usize) {
     }
     drop(faults);
     calm(&mesh, &mut held);
+    count_out(&mesh, &mut held);
     compare(&mesh, &mut held);
     release(&mesh, held);
     mesh.ends_at(base);
@@ -271,6 +298,27 @@ fn calm(mesh: &Mesh, held: &mut Held) {
         }
         manager.register(id, options.clone()).unwrap();
     }
+}
+
+/// Those who are gone without a word have been noticed: what they alone wanted is let go, after its grace.
+fn count_out(mesh: &Mesh, held: &mut Held) {
+    mesh.clock.advance(NOTICED);
+    held.notice(mesh.clock.monotonic());
+    assert!(held.half_open.is_empty());
+    held.look();
+    let wanted: BTreeSet<_> = held
+        .streams
+        .iter()
+        .map(|s| s.watch.proxy_id().clone())
+        .collect();
+    eventually("no proxy is followed that nobody wants", || {
+        mesh.clock.advance(Duration::from_secs(3));
+        mesh.catalog.followed() <= wanted.len()
+    });
+    let watches = held.watches.len() + held.callbacks.len() + held.streams.len();
+    eventually("no watch is left that nobody reads", || {
+        mesh.embedded.manager.counts().watches <= (watches + held.hanging.len()) as u64
+    });
 }
 
 fn compare(mesh: &Mesh, held: &mut Held) {

@@ -155,6 +155,7 @@ fn a_generation_that_panics_takes_no_thread_along() {
         Arc::new(AllowAll::default()),
         Arc::new(Generator::new()),
         1,
+        manager.clock().clone(),
     )
     .unwrap();
     let node = ClientNode {

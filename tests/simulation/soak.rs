@@ -1,9 +1,11 @@
 //! Rounds of register, change, deregister, connect and disconnect: what is held stays flat. The size is
 //! `PROXYCFG_SOAK`; 100,000 on demand.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use proxycfg::config_source::ConfigSource as _;
+use proxycfg::config_source::{ConfigSource as _, SourceWatch};
+use proxycfg::engine::Watch;
 use proxycfg::model::{CheckStatus, ProxyId};
 use proxycfg::store::Transaction;
 
@@ -18,7 +20,10 @@ fn resident() -> u64 {
     number.unwrap().parse().unwrap()
 }
 
-fn round(mesh: &Mesh, n: usize) {
+/// Watches whose readers are gone without a word, and the rounds at which that is noticed.
+type HalfOpen = VecDeque<(usize, Watch, SourceWatch)>;
+
+fn round(mesh: &Mesh, half_open: &mut HalfOpen, n: usize) {
     let manager = &mesh.embedded.manager;
     let apply = |ops| mesh.embedded.store.apply(Transaction::from(ops)).unwrap();
     let service = ["api", "cache", "db", "web"][n % 4];
@@ -56,7 +61,15 @@ fn round(mesh: &Mesh, n: usize) {
         let _ = mesh.local.remove(&format!("local-{}", n % 3));
     }
     called.cancel();
-    drop((watch, stream));
+    while half_open.front().is_some_and(|(until, ..)| *until <= n) {
+        half_open.pop_front();
+    }
+    if n.is_multiple_of(5) {
+        // 50 s from now.
+        half_open.push_back((n + 100, watch, stream));
+    } else {
+        drop((watch, stream));
+    }
     manager.deregister(&id, &SOURCE);
     if n.is_multiple_of(2) {
         apply(vec![proxycfg::store::Op::DeregisterNode {
@@ -75,12 +88,13 @@ fn rounds_without_end_leave_nothing() {
         let mesh = Mesh::new(None);
         let base = alive(&mesh.embedded.manager.counts());
         let warm = (rounds / 4).max(100);
+        let mut half_open = HalfOpen::new();
         for n in 0..warm {
-            round(&mesh, n);
+            round(&mesh, &mut half_open, n);
         }
         let (files, memory) = (handles().1, resident());
         for n in warm..rounds {
-            round(&mesh, n);
+            round(&mesh, &mut half_open, n);
             if n.is_multiple_of(5_000) {
                 println!(
                     "round {n}: {} KiB, {:?} threads and files",
@@ -100,6 +114,7 @@ fn rounds_without_end_leave_nothing() {
             memory_after < memory + slack,
             "{memory} KiB, then {memory_after} KiB"
         );
+        drop(half_open);
         for entry in mesh.local.services() {
             // A sidecar goes with its service.
             let _ = mesh.local.remove(&entry.service.id);

@@ -10,6 +10,7 @@ mod client;
 mod ends;
 mod field_cases;
 mod limits;
+mod propagation;
 mod rows;
 mod sotw_rows;
 mod world;

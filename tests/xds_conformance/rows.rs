@@ -1,23 +1,10 @@
 //! The delta rows of the conformance table (xds-conformance.md), by number.
 
-use proxycfg::server::ads::StreamPhase;
-use proxycfg::xds::ResourceType::{self, Cluster, Endpoint, Listener, Route, Secret};
+use proxycfg::server::ads::{Protocol, StreamPhase};
+use proxycfg::xds::ResourceType::{Cluster, Endpoint, Listener, Route, Secret};
 
 use crate::client::{Client, request};
-use crate::world::World;
-
-/// Every row applies to each of these.
-const TYPES: [ResourceType; 4] = [Cluster, Endpoint, Listener, Route];
-
-/// A world in which the proxy has these resources of one type, each with content 1.
-async fn world_with(kind: ResourceType, names: &[&str]) -> World {
-    let world = World::start().await;
-    for name in names {
-        world.put(kind, name, "1");
-    }
-    world.publish().await;
-    world
-}
+use crate::world::{TYPES, World, subscribed, world_with};
 
 #[tokio::test]
 async fn row_01_wildcard_returns_everything_in_one_response() {
@@ -33,10 +20,7 @@ async fn row_01_wildcard_returns_everything_in_one_response() {
 #[tokio::test]
 async fn row_03_a_new_resource_arrives_under_a_wildcard() {
     for kind in [Cluster, Listener] {
-        let world = world_with(kind, &["a"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &[]).await;
-        client.expect(kind, &["a@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a"], &[]).await;
         world.put(kind, "b", "1").publish().await;
         client.expect(kind, &["b@1"], &[]).await;
         client.finish().await;
@@ -46,10 +30,8 @@ async fn row_03_a_new_resource_arrives_under_a_wildcard() {
 #[tokio::test]
 async fn row_04_names_return_the_named_ones_only() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b", "c"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["c", "a"]).await;
-        client.expect(kind, &["a@1", "c@1"], &[]).await;
+        let (world, client) =
+            subscribed(Protocol::Delta, kind, &["a", "b", "c"], &["c", "a"]).await;
         world.put(kind, "b", "2").publish().await;
         client.finish().await;
     }
@@ -58,10 +40,7 @@ async fn row_04_names_return_the_named_ones_only() {
 #[tokio::test]
 async fn row_06_what_does_not_exist_arrives_when_it_is_created() {
     for kind in TYPES {
-        let world = world_with(kind, &["a"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a"], &["a", "b"]).await;
         client.quiet().await;
         world.put(kind, "b", "1").publish().await;
         client.expect(kind, &["b@1"], &[]).await;
@@ -72,10 +51,7 @@ async fn row_06_what_does_not_exist_arrives_when_it_is_created() {
 #[tokio::test]
 async fn row_07_after_narrowing_updates_come_for_the_rest_only() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &["a", "b"]).await;
         client.unsubscribe(kind, &["a"]).await;
         client.quiet().await;
         world
@@ -91,10 +67,7 @@ async fn row_07_after_narrowing_updates_come_for_the_rest_only() {
 #[tokio::test]
 async fn row_08_after_unsubscribing_from_everything_nothing_arrives() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &["a", "b"]).await;
         client.unsubscribe(kind, &["b", "a"]).await;
         client.quiet().await;
         world.put(kind, "a", "2").put(kind, "c", "1");
@@ -125,10 +98,7 @@ async fn row_09_two_types_update_independently() {
 #[tokio::test]
 async fn row_10_subscribing_one_after_another_sends_only_the_new_one() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a"]).await;
-        client.expect(kind, &["a@1"], &[]).await;
+        let (_world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &["a"]).await;
         client.subscribe(kind, &["b"]).await;
         client.expect(kind, &["b@1"], &[]).await;
         client.finish().await;
@@ -155,10 +125,7 @@ async fn row_11_an_update_sends_only_what_changed_with_new_nonce_and_version() {
 #[tokio::test]
 async fn row_12_removal_is_announced_by_name() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &["a", "b"]).await;
         world.remove(kind, "a").publish().await;
         client.expect(kind, &[], &["a"]).await;
         world.put(kind, "a", "1").publish().await;
@@ -170,10 +137,7 @@ async fn row_12_removal_is_announced_by_name() {
 #[tokio::test]
 async fn row_12_removal_is_announced_under_a_wildcard() {
     for kind in [Cluster, Listener] {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &[]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &[]).await;
         world.remove(kind, "b").publish().await;
         client.expect(kind, &[], &["b"]).await;
         world.put(kind, "b", "1").publish().await;
@@ -185,10 +149,7 @@ async fn row_12_removal_is_announced_under_a_wildcard() {
 #[tokio::test]
 async fn row_13_an_update_of_what_was_unsubscribed_is_not_sent() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &["a", "b"]).await;
         client.unsubscribe(kind, &["a"]).await;
         client.quiet().await;
         world.put(kind, "a", "2").publish().await;
@@ -310,10 +271,8 @@ async fn row_15_an_unchanged_client_gets_one_empty_answer_for_each_type() {
 #[tokio::test]
 async fn row_16_asking_again_for_a_known_resource_sends_it_again() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (_world, mut client) =
+            subscribed(Protocol::Delta, kind, &["a", "b"], &["a", "b"]).await;
         client.subscribe(kind, &["b"]).await;
         client.expect(kind, &["b@1"], &[]).await;
         client.finish().await;
@@ -323,10 +282,7 @@ async fn row_16_asking_again_for_a_known_resource_sends_it_again() {
 #[tokio::test]
 async fn row_17_wildcard_and_names_together() {
     for kind in [Cluster, Listener] {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &[]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &[]).await;
         client.subscribe(kind, &["a", "c"]).await;
         client.expect(kind, &["a@1"], &[]).await;
         world
@@ -363,10 +319,7 @@ async fn row_17_a_star_is_a_wildcard() {
 #[tokio::test]
 async fn row_17_a_star_added_later_sends_the_rest() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = world.connect().await;
-        client.subscribe(kind, &["a"]).await;
-        client.expect(kind, &["a@1"], &[]).await;
+        let (_world, mut client) = subscribed(Protocol::Delta, kind, &["a", "b"], &["a"]).await;
         client.subscribe(kind, &["*"]).await;
         client.expect(kind, &["b@1"], &[]).await;
         client.finish().await;

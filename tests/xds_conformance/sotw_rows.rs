@@ -8,24 +8,11 @@ use proxycfg::server::ads::{Protocol, StreamPhase};
 use proxycfg::xds::ResourceType::{self, Cluster, Endpoint, Listener, Route, Secret};
 
 use crate::client::{Client, request};
-use crate::world::World;
-
-/// Every row applies to each of these.
-const TYPES: [ResourceType; 4] = [Cluster, Endpoint, Listener, Route];
+use crate::world::{TYPES, World, subscribed, world_with};
 
 /// Whether a response of this type holds all that the client is to have.
 fn whole(kind: ResourceType) -> bool {
     matches!(kind, Cluster | Listener)
-}
-
-/// A world in which the proxy has these resources of one type, each with content 1.
-async fn world_with(kind: ResourceType, names: &[&str]) -> World {
-    let world = World::start().await;
-    for name in names {
-        world.put(kind, name, "1");
-    }
-    world.publish().await;
-    world
 }
 
 async fn connect(world: &World) -> Client {
@@ -71,10 +58,7 @@ async fn sotw_row_02_an_update_under_a_wildcard_returns_everything_at_the_new_ve
 #[tokio::test]
 async fn sotw_row_03_a_new_resource_arrives_under_a_wildcard() {
     for kind in [Cluster, Listener] {
-        let world = world_with(kind, &["a"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &[]).await;
-        client.expect(kind, &["a@1"], &[]).await;
+        let (world, mut client) = subscribed(Protocol::StateOfTheWorld, kind, &["a"], &[]).await;
         world.put(kind, "b", "1").publish().await;
         client.expect(kind, &["a@1", "b@1"], &[]).await;
         client.finish().await;
@@ -84,10 +68,13 @@ async fn sotw_row_03_a_new_resource_arrives_under_a_wildcard() {
 #[tokio::test]
 async fn sotw_row_04_names_return_the_named_ones_only() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b", "c"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &["c", "a"]).await;
-        client.expect(kind, &["a@1", "c@1"], &[]).await;
+        let (world, client) = subscribed(
+            Protocol::StateOfTheWorld,
+            kind,
+            &["a", "b", "c"],
+            &["c", "a"],
+        )
+        .await;
         world.put(kind, "b", "2").publish().await;
         client.finish().await;
     }
@@ -96,10 +83,13 @@ async fn sotw_row_04_names_return_the_named_ones_only() {
 #[tokio::test]
 async fn sotw_row_05_an_update_returns_the_full_named_set_of_clusters_or_listeners() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b", "c"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) = subscribed(
+            Protocol::StateOfTheWorld,
+            kind,
+            &["a", "b", "c"],
+            &["a", "b"],
+        )
+        .await;
         world.put(kind, "b", "2").publish().await;
         expect(&mut client, kind, &["a@1", "b@2"], &["b@2"]).await;
         // One more name: what is there is sent.
@@ -112,10 +102,8 @@ async fn sotw_row_05_an_update_returns_the_full_named_set_of_clusters_or_listene
 #[tokio::test]
 async fn sotw_row_06_what_does_not_exist_arrives_when_it_is_created() {
     for kind in TYPES {
-        let world = world_with(kind, &["a"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1"], &[]).await;
+        let (world, mut client) =
+            subscribed(Protocol::StateOfTheWorld, kind, &["a"], &["a", "b"]).await;
         client.quiet().await;
         world.put(kind, "b", "1").publish().await;
         expect(&mut client, kind, &["a@1", "b@1"], &["b@1"]).await;
@@ -126,10 +114,8 @@ async fn sotw_row_06_what_does_not_exist_arrives_when_it_is_created() {
 #[tokio::test]
 async fn sotw_row_07_after_narrowing_updates_come_for_the_rest_only() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) =
+            subscribed(Protocol::StateOfTheWorld, kind, &["a", "b"], &["a", "b"]).await;
         client.unsubscribe(kind, &["a"]).await;
         client.quiet().await;
         world
@@ -145,10 +131,8 @@ async fn sotw_row_07_after_narrowing_updates_come_for_the_rest_only() {
 #[tokio::test]
 async fn sotw_row_08_after_unsubscribing_from_everything_nothing_arrives() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) =
+            subscribed(Protocol::StateOfTheWorld, kind, &["a", "b"], &["a", "b"]).await;
         client.unsubscribe(kind, &["b", "a"]).await;
         client.quiet().await;
         world.put(kind, "a", "2").put(kind, "c", "1");
@@ -293,10 +277,8 @@ async fn sotw_row_14_a_returning_client_that_refuses_the_first_response_keeps_wh
 #[tokio::test]
 async fn sotw_wildcards_and_names() {
     for kind in [Cluster, Listener] {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &[]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (world, mut client) =
+            subscribed(Protocol::StateOfTheWorld, kind, &["a", "b"], &[]).await;
         // A star and a name keep the wildcard, without sending again what the client has.
         client.subscribe(kind, &["*", "a"]).await;
         client.quiet().await;
@@ -339,10 +321,13 @@ async fn sotw_an_empty_first_request_names_nothing_for_other_types() {
 #[tokio::test]
 async fn sotw_names_that_are_sent_once_more_are_answered() {
     for kind in [Endpoint, Route, Secret] {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &["a", "b", "c"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (_world, mut client) = subscribed(
+            Protocol::StateOfTheWorld,
+            kind,
+            &["a", "b"],
+            &["a", "b", "c"],
+        )
+        .await;
         client.subscribe(kind, &["a"]).await;
         client.expect(kind, &["a@1", "b@1"], &[]).await;
         client.finish().await;
@@ -352,10 +337,8 @@ async fn sotw_names_that_are_sent_once_more_are_answered() {
 #[tokio::test]
 async fn sotw_a_name_that_is_given_up_and_asked_for_again_is_sent_again() {
     for kind in TYPES {
-        let world = world_with(kind, &["a", "b"]).await;
-        let mut client = connect(&world).await;
-        client.subscribe(kind, &["a", "b"]).await;
-        client.expect(kind, &["a@1", "b@1"], &[]).await;
+        let (_world, mut client) =
+            subscribed(Protocol::StateOfTheWorld, kind, &["a", "b"], &["a", "b"]).await;
         client.unsubscribe(kind, &["a"]).await;
         client.subscribe(kind, &["a"]).await;
         expect(&mut client, kind, &["a@1", "b@1"], &["a@1"]).await;

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use proxycfg::clock::TestClock;
 use proxycfg::server::ads::{
     AdsConfig, AdsService, AuthError, Caller, ClientNode, OpenError, Protocol, ResourceProvider,
     ResourceWatch, ServeError, StreamUpdate, serve,
 };
+use proxycfg::server::propagation::Propagation;
 use proxycfg::xds::{Resource, ResourceSet, ResourceType};
 use smol_str::SmolStr;
 use tokio::sync::{oneshot, watch};
@@ -118,6 +120,10 @@ pub struct World {
     pub service: AdsService,
     pub provider: &'static Provider,
     pub addr: SocketAddr,
+    /// The clock of [`World::times`].
+    pub clock: Arc<TestClock>,
+    /// Each [`World::publish`] is a commit.
+    pub times: Arc<Propagation>,
     contents: Mutex<Contents>,
     last: Mutex<Option<ResourceSet>>,
     stop: Option<oneshot::Sender<()>>,
@@ -131,7 +137,9 @@ impl World {
 
     pub async fn start_with(config: AdsConfig) -> Self {
         let provider: &'static Provider = Box::leak(Box::default());
-        let service = AdsService::new(Arc::new(Handle(provider)), config);
+        let clock = Arc::new(TestClock::new());
+        let times = Arc::new(Propagation::new(clock.clone()));
+        let service = AdsService::measured(Arc::new(Handle(provider)), config, Some(times.clone()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -143,6 +151,8 @@ impl World {
             service,
             provider,
             addr,
+            clock,
+            times,
             contents: Mutex::default(),
             last: Mutex::default(),
             stop: Some(stop),
@@ -212,6 +222,7 @@ impl World {
     pub async fn publish(&self) -> u64 {
         let set = self.set();
         let index = set.index();
+        self.times.committed(index);
         self.provider.send(PROXY, StreamUpdate::Resources(set));
         self.until("streams take the update", || {
             let streams = self.service.streams();
@@ -238,4 +249,41 @@ impl World {
         })
         .await;
     }
+}
+
+/// Every row of the table applies to each of these.
+pub const TYPES: [ResourceType; 4] = [
+    ResourceType::Cluster,
+    ResourceType::Endpoint,
+    ResourceType::Listener,
+    ResourceType::Route,
+];
+
+/// A world in which the proxy has these resources of one type, each with content 1.
+pub async fn world_with(kind: ResourceType, names: &[&str]) -> World {
+    let world = World::start().await;
+    for name in names {
+        world.put(kind, name, "1");
+    }
+    world.publish().await;
+    world
+}
+
+/// The same, with a client that has asked for some of them, or all, and got what there is.
+pub async fn subscribed(
+    protocol: Protocol,
+    kind: ResourceType,
+    names: &[&str],
+    asked: &[&str],
+) -> (World, Client) {
+    let world = world_with(kind, names).await;
+    let mut client = world.connect_as(protocol).await;
+    client.subscribe(kind, asked).await;
+    let got = names
+        .iter()
+        .filter(|name| asked.is_empty() || asked.contains(name));
+    let got: Vec<String> = got.map(|name| format!("{name}@1")).collect();
+    let got: Vec<&str> = got.iter().map(String::as_str).collect();
+    client.expect(kind, &got, &[]).await;
+    (world, client)
 }

@@ -31,13 +31,18 @@ var rows = map[string]func(size){
 
 func main() {
 	var s size
-	row := flag.String("row", "", "which row")
+	row := flag.String("row", "", "which row; serve is a server, for rows in which another program does the work")
+	resources := flag.String("resources", "", "what to serve: a file that our load generator wrote")
 	flag.IntVar(&s.proxies, "proxies", 1000, "proxies")
 	flag.IntVar(&s.upstreams, "upstreams", 10, "upstreams of each proxy")
 	flag.IntVar(&s.endpoints, "endpoints", 10, "endpoints of each service")
 	flag.IntVar(&s.services, "services", 1000, "services")
 	flag.IntVar(&s.rounds, "rounds", 50, "how often")
 	flag.Parse()
+	if *row == "serve" {
+		serve(*resources)
+		return
+	}
 	run, ok := rows[*row]
 	if !ok {
 		fail("no row %q", *row)

@@ -417,6 +417,68 @@ static void fc_094_stale_handles(void) {
     CHECK(counted(&ends) == 1 && counted(&calls) == 0);
 }
 
+// Snapshots, errors and texts: released too often, used after, of another type.
+static void fc_094_stale_snapshots_errors_and_texts(void) {
+    proxycfg_engine *engine = new_engine();
+    add_proxy(engine, "p");
+    proxycfg_proxy_id id = proxy("p");
+    const proxycfg_snapshot *snapshot, *again;
+    OK(proxycfg_engine_wait_ready(engine, &id, 60000, &snapshot, &error));
+    OK(proxycfg_engine_wait_ready(engine, &id, 60000, &again, &error));
+    // One object for one snapshot, with a reference for each who got it.
+    CHECK(snapshot == again && proxycfg_live_handles(PROXYCFG_HANDLE_KIND_SNAPSHOT) == 1);
+    CHECK(proxycfg_snapshot_retain(snapshot) == snapshot);
+    for (int i = 0; i < 3; i++) {
+        CHECK(proxycfg_snapshot_index(snapshot) > 0);
+        proxycfg_snapshot_release(snapshot);
+    }
+    proxycfg_str json;
+    const proxycfg_resource *resources;
+    size_t number;
+    proxycfg_text *text_, *other;
+    proxycfg_queue *queue;
+    OK(proxycfg_queue_new(engine, &queue, &error));
+    OK(proxycfg_list(engine, NOTHING, &other, &error));
+    const proxycfg_snapshot *stale[] = {snapshot, (proxycfg_snapshot *)queue, (proxycfg_snapshot *)engine,
+                                        (proxycfg_snapshot *)other, (proxycfg_snapshot *)(void *)&id};
+    for (size_t i = 0; i < sizeof stale / sizeof *stale; i++) {
+        proxycfg_snapshot_release(stale[i]);
+        CHECK(proxycfg_snapshot_retain(stale[i]) == NULL);
+        CHECK(proxycfg_snapshot_index(stale[i]) == 0);
+        CHECK(proxycfg_snapshot_kind(stale[i]) == PROXYCFG_PROXY_KIND_NONE);
+        CHECK(proxycfg_snapshot_proxy_id(stale[i]).id.len == 0);
+        ENDS(INVALID_HANDLE, proxycfg_snapshot_json(stale[i], NOTHING, &json, &error));
+        ENDS(INVALID_HANDLE, proxycfg_snapshot_json(stale[i], text("/Roots"), &json, &error));
+        ENDS(INVALID_HANDLE, proxycfg_snapshot_diff(stale[i], stale[i], &text_, &error));
+        ENDS(INVALID_HANDLE, proxycfg_snapshot_problems(stale[i], &text_, &error));
+        ENDS(INVALID_HANDLE,
+             proxycfg_snapshot_resources(stale[i], text("type.googleapis.com/envoy.config.cluster.v3.Cluster"), &resources,
+                                         &number, &error));
+        CHECK(json.len == 0 && text_ == NULL && resources == NULL && number == 0);
+    }
+    // What took the place of the one that was released has another handle.
+    OK(proxycfg_engine_wait_ready(engine, &id, 60000, &again, &error));
+    CHECK(again != snapshot && proxycfg_snapshot_index(snapshot) == 0 && proxycfg_snapshot_index(again) > 0);
+    proxycfg_snapshot_release(again);
+
+    CHECK(proxycfg_text_content(other).len > 2);
+    proxycfg_text_free(other);
+    CHECK(proxycfg_text_content(other).len == 0);
+    proxycfg_text_free(other);
+    proxycfg_text_free((proxycfg_text *)queue);
+    proxycfg_error *error = NULL;
+    CHECK(proxycfg_watch_cancel(NULL, &error) == PROXYCFG_RESULT_NULL_POINTER);
+    proxycfg_text_free((proxycfg_text *)error);
+    CHECK(proxycfg_error_code(error) == PROXYCFG_RESULT_NULL_POINTER && proxycfg_error_message(error).len > 0);
+    proxycfg_error_free(error);
+    CHECK(proxycfg_error_code(error) == PROXYCFG_RESULT_OK && proxycfg_error_message(error).len == 0);
+    proxycfg_error_free(error);
+    proxycfg_error_free((proxycfg_error *)queue);
+    CHECK(proxycfg_live_handles(0) == 0 && proxycfg_live_handles(-1) == 0 && proxycfg_live_handles(INT32_MAX) == 0);
+    CHECK(proxycfg_live_handles(PROXYCFG_HANDLE_KIND_QUEUE) == 1);
+    proxycfg_engine_free(engine);
+}
+
 static void records_with_mistakes_change_nothing(void) {
     proxycfg_engine *engine = new_engine();
     uint64_t before, after = 7;
@@ -451,6 +513,8 @@ int main(void) {
     RUN(unknown_numbers);
     RUN(pointers_into_json_and_types);
     RUN(fc_094_stale_handles);
+    RUN(fc_094_stale_snapshots_errors_and_texts);
     RUN(records_with_mistakes_change_nothing);
+    nothing_left();
     return 0;
 }

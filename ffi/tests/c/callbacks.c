@@ -257,12 +257,21 @@ typedef struct shared {
     proxycfg_engine *engine;
     unsigned seed;
     long rounds;
+    // How long, instead of how many rounds; 0 if by rounds.
+    double seconds;
 } shared;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
 
 static void *operate(void *argument) {
     shared *me = argument;
     unsigned random = me->seed;
-    for (long round = 0; round < me->rounds; round++) {
+    double end = now() + me->seconds;
+    for (long round = 0; me->seconds > 0 ? now() < end : round < me->rounds; round++) {
         random = random * 1664525u + 1013904223u;
         char name[8];
         snprintf(name, sizeof name, "p%u", (random >> 8) % 4);
@@ -334,14 +343,37 @@ static void *operate(void *argument) {
 
 static void fc_098_one_engine_from_many_threads(void) {
     proxycfg_engine *engine = new_engine();
-    int threads = small() ? 4 : 16;
-    pthread_t running[16];
-    shared each[16];
+    enum { MOST = 64 };
+    pthread_t running[MOST];
+    shared each[MOST];
+    // The long form is PROXYCFG_TEST_SECONDS=60.
+    const char *given = getenv("PROXYCFG_TEST_SECONDS");
+    double seconds = given == NULL ? 0 : strtod(given, NULL);
+    int threads = seconds > 0 ? MOST : small() ? 4 : 16;
     for (int i = 0; i < threads; i++) {
-        each[i] = (shared){engine, (unsigned)i * 7919u + 1u, small() ? 40 : 400};
+        each[i] = (shared){engine, (unsigned)i * 7919u + 1u, small() ? 40 : 400, seconds};
         CHECK(pthread_create(&running[i], NULL, operate, &each[i]) == 0);
     }
     for (int i = 0; i < threads; i++) pthread_join(running[i], NULL);
+    // It is as if they had come one at a time: what is done now is seen, and the whole of it.
+    for (int i = 0; i < 4; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "p%d", i);
+        add_proxy(engine, name);
+    }
+    uint64_t index = change(engine, 1);
+    index = change(engine, 2);
+    settle(engine, index);
+    for (int i = 0; i < 4; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "p%d", i);
+        proxycfg_proxy_id id = proxy(name);
+        const proxycfg_snapshot *snapshot;
+        OK(proxycfg_engine_wait_ready(engine, &id, 60000, &snapshot, &error));
+        CHECK(proxycfg_snapshot_index(snapshot) == index);
+        proxycfg_snapshot_release(snapshot);
+    }
+    CHECK(proxycfg_live_handles(PROXYCFG_HANDLE_KIND_WATCH) == 0 && proxycfg_live_handles(PROXYCFG_HANDLE_KIND_QUEUE) == 0);
     proxycfg_engine_free(engine);
 }
 
@@ -376,5 +408,6 @@ int main(void) {
     RUN(a_slow_callback_gets_the_newest);
     RUN(fc_098_one_engine_from_many_threads);
     RUN(freed_by_one_thread_while_others_use_it);
+    nothing_left();
     return 0;
 }

@@ -195,5 +195,6 @@ int main(void) {
     RUN(freeing_ends_polls_that_wait);
     RUN(several_readers_share_the_work);
     RUN(watches_of_one_proxy_share_its_snapshots);
+    nothing_left();
     return 0;
 }

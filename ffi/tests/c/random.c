@@ -10,8 +10,8 @@ enum { ENGINES = 3, WATCHES = 12, QUEUES = 4, SOURCES = 3, SNAPSHOTS = 8 };
 
 // Handles of any age, as numbers: also used by callbacks on other threads.
 static atomic_uintptr_t engines[ENGINES], watches[WATCHES], queues[QUEUES], sources[SOURCES];
-// Snapshots are owned: these are live or NULL.
-static const proxycfg_snapshot *snapshots[SNAPSHOTS];
+// Snapshots are owned: these are live or NULL. One that was released is kept in mind.
+static const proxycfg_snapshot *snapshots[SNAPSHOTS], *released;
 static atomic_long datas, ends;
 static atomic_ulong last_subscription;
 
@@ -172,8 +172,17 @@ static void on_unsubscribe(void *user_data, uint64_t subscription) {
     CHECK(atomic_load(&me->over) == 0 && subscription > 0);
 }
 
+// A reference of its own, since what it is taken from may be released meanwhile; or what is none.
+static const proxycfg_snapshot *any_snapshot(input *in) {
+    unsigned n = byte(in);
+    if (n >= 250) return (const proxycfg_snapshot *)atomic_load(&queues[n % QUEUES]);
+    if (n >= 240 && proxycfg_snapshot_index(released) == 0) return released;
+    return proxycfg_snapshot_retain(snapshots[n % SNAPSHOTS]);
+}
+
 static void keep(const proxycfg_snapshot *snapshot, input *in) {
     const proxycfg_snapshot **place = &snapshots[byte(in) % SNAPSHOTS];
+    if (*place != NULL) released = *place;
     proxycfg_snapshot_release(*place);
     *place = snapshot;
 }
@@ -182,8 +191,7 @@ static void one_call(input *in) {
     proxycfg_error *error = NULL;
     proxycfg_result result = PROXYCFG_RESULT_OK;
     proxycfg_text *made = NULL;
-    // A reference of its own: what it was taken from may be released meanwhile.
-    const proxycfg_snapshot *snapshot = proxycfg_snapshot_retain(snapshots[byte(in) % SNAPSHOTS]);
+    const proxycfg_snapshot *snapshot = any_snapshot(in);
     proxycfg_proxy_id id = any_proxy(in);
     switch (byte(in) % 24) {
     case 0: {
@@ -365,6 +373,7 @@ int random_calls(const uint8_t *bytes, size_t size) {
         nanosleep(&moment, NULL);
     }
     CHECK(atomic_load(&ends) == atomic_load(&datas));
+    nothing_left();
     return 0;
 }
 

@@ -296,5 +296,6 @@ int main(void) {
     RUN(a_host_answers_some_queries_itself);
     RUN(an_answer_within_subscribe);
     RUN(the_log_goes_to_the_host);
+    nothing_left();
     return 0;
 }

@@ -2,9 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Deserializer, Serializer, de, ser};
+use serde::{Deserialize, Deserializer, Serializer, de};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+
+/// The first and the last second of RFC 3339.
+const FIRST: &str = "0000-01-01T00:00:00Z";
+const LAST: &str = "9999-12-31T23:59:59Z";
 
 /// The calendar form of `at`, cut to whole seconds as certificates have them; none if the year isn't within 0..=9999.
 pub(crate) fn to_calendar(at: SystemTime) -> Option<OffsetDateTime> {
@@ -46,11 +50,11 @@ pub(crate) fn to_text(at: SystemTime) -> Option<String> {
     to_calendar(at)?.format(&Rfc3339).ok()
 }
 
-/// Writes a time as RFC 3339.
+/// Writes a time as RFC 3339. One beyond the years that this notation has becomes the nearest that it has; for the end of a
+/// certificate that means "never" (RFC 5280 4.1.2.5).
 pub(crate) fn serialize<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    let text =
-        to_text(*at).ok_or_else(|| ser::Error::custom("the time lies outside years 0 to 9999"))?;
-    serializer.serialize_str(&text)
+    let nearest = || if *at > UNIX_EPOCH { LAST } else { FIRST }.to_owned();
+    serializer.serialize_str(&to_text(*at).unwrap_or_else(nearest))
 }
 
 /// Reads a time from RFC 3339.
@@ -86,5 +90,29 @@ pub(crate) mod optional {
         deserializer: D,
     ) -> Result<Option<SystemTime>, D::Error> {
         Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Serialize)]
+    struct Time(#[serde(serialize_with = "serialize")] SystemTime);
+
+    #[test]
+    fn times_that_have_no_text_become_the_nearest_that_has() {
+        let written = |seconds| {
+            let at = from_unix_seconds(seconds).unwrap();
+            serde_json::to_value(Time(at)).unwrap()
+        };
+        let last = 253_402_300_799;
+        assert_eq!(written(last), LAST);
+        assert_eq!(written(last + 1), LAST);
+        assert_eq!(written(i64::MAX), LAST);
+        let first = -62_167_219_200;
+        assert_eq!(written(first), FIRST);
+        assert_eq!(written(first - 1), FIRST);
+        assert_eq!(written(0), "1970-01-01T00:00:00Z");
     }
 }

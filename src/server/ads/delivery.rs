@@ -151,8 +151,12 @@ impl Delivery {
         }
     }
 
-    /// The resources of this type may have changed.
-    pub(super) fn resources_changed(&mut self, set: &ResourceSet) {
+    /// The resources of this type may have changed, from those of `old`.
+    pub(super) fn resources_changed(&mut self, old: Option<&ResourceSet>, set: &ResourceSet) {
+        if let Some(plan) = old.and_then(|old| self.plan_after(old, set)) {
+            self.plan = Some(plan);
+            return;
+        }
         self.plan = None;
         let kind = self.kind;
         let exists = |name: &str| set.get(kind, name).is_some();
@@ -267,6 +271,33 @@ impl Delivery {
         if self.registered() && !self.pending() && self.plan.as_ref().is_some_and(Plan::is_done) {
             self.synced_index = Some(set.index());
         }
+    }
+
+    /// The plan for a client that has got everything of the old set, if the new one has the same names: it follows from what
+    /// differs between the two, whatever else there is.
+    fn plan_after(&self, old: &ResourceSet, set: &ResourceSet) -> Option<Plan> {
+        let done = self.plan.as_ref().is_some_and(Plan::is_done);
+        let settled = done && self.answered && self.sight == Sight::Clear;
+        if !settled || self.pending() || !self.resend.is_empty() {
+            return None;
+        }
+        let (old, new) = (old.of(self.kind), set.of(self.kind));
+        if old.len() != new.len() {
+            return None;
+        }
+        let mut plan = Plan::default();
+        for (old, new) in old.iter().zip(new) {
+            if Arc::ptr_eq(old, new) {
+                continue;
+            }
+            if old.name() != new.name() {
+                return None;
+            }
+            if self.subscription.covers(new.name()) {
+                self.plan_upsert(new, &mut plan);
+            }
+        }
+        Some(plan)
     }
 
     fn make_plan(&self, set: &ResourceSet) -> Plan {

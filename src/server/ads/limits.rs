@@ -45,6 +45,11 @@ pub struct AdsConfig {
     pub keepalive_interval: Duration,
     /// How long a probe may stay unanswered before the connection is closed. Default 20 seconds.
     pub keepalive_timeout: Duration,
+    /// Connections at a time. A new one takes the place of the one that has been without a stream for longest; if all have
+    /// streams it is refused. Default 10,000.
+    pub max_connections: usize,
+    /// How long a connection may be without a stream. Default 1 minute.
+    pub idle_timeout: Duration,
     /// Streams of all connections together. Default 10,000.
     pub max_streams: usize,
     /// New streams, of all connections together. Default any: after an interruption all clients come at once.
@@ -64,6 +69,8 @@ impl Default for AdsConfig {
             refused_envoy_versions: Vec::new(),
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(20),
+            max_connections: 10_000,
+            idle_timeout: Duration::from_secs(60),
             max_streams: 10_000,
             max_stream_rate: None,
             max_streams_per_connection: 100,

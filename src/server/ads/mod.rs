@@ -21,6 +21,7 @@ mod node;
 mod plan;
 mod protocol;
 mod provider;
+mod rarely;
 mod refusal;
 mod request;
 mod service;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -33,6 +33,8 @@ use super::status::{StreamRegistry, StreamStatus};
 use super::stream::AdsResponse;
 use super::stream_task::StreamTask;
 use super::wire::{AdsCodec, Delta, StateOfTheWorld, Wire};
+use crate::server::connections::{ConnectionLimits, Connections};
+use crate::server::propagation::Propagation;
 use crate::server::rate::TokenBucket;
 use crate::server::tls::{self, ServerTls};
 
@@ -47,6 +49,9 @@ const TOKEN: &str = "x-consul-token";
 
 /// Responses that may wait for the transport of one stream.
 const RESPONSE_ROOM: usize = 1;
+
+/// Watches that are started at a time.
+const OPENING: usize = 4;
 
 type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
@@ -64,6 +69,11 @@ pub(super) struct Shared {
     pub(super) metrics: AdsMetrics,
     pub(super) streams: Arc<StreamRegistry>,
     pub(super) stopping: watch::Sender<bool>,
+    /// Measures how long changes take, if that is wanted.
+    pub(super) times: Option<Arc<Propagation>>,
+    /// Who may start a watch at a time: more threads wouldn't be faster, and starting them costs more than the watches.
+    pub(super) opening: Semaphore,
+    connections: Arc<Connections>,
     /// How many streams may come, and since when that is counted.
     coming: Option<Mutex<TokenBucket>>,
     started: Instant,
@@ -73,10 +83,28 @@ impl AdsService {
     /// A service that gets its resources from `provider`.
     #[must_use]
     pub fn new(provider: Arc<dyn ResourceProvider>, config: AdsConfig) -> Self {
+        Self::measured(provider, config, None)
+    }
+
+    /// A service that takes note of how long changes take to be sent and acknowledged.
+    #[must_use]
+    pub fn measured(
+        provider: Arc<dyn ResourceProvider>,
+        config: AdsConfig,
+        times: Option<Arc<Propagation>>,
+    ) -> Self {
         let coming = config.max_stream_rate;
         let coming = coming.map(|rate| Mutex::new(TokenBucket::new(rate, Duration::ZERO)));
+        let connections = Connections::new(ConnectionLimits {
+            max: config.max_connections,
+            head: config.idle_timeout,
+            idle: config.idle_timeout,
+            only_heads: false,
+        });
         Self {
             shared: Arc::new(Shared {
+                opening: Semaphore::new(OPENING),
+                connections,
                 coming,
                 started: Instant::now(),
                 provider,
@@ -84,6 +112,7 @@ impl AdsService {
                 metrics: AdsMetrics::default(),
                 streams: Arc::default(),
                 stopping: watch::Sender::new(false),
+                times,
             }),
         }
     }
@@ -98,6 +127,12 @@ impl AdsService {
     #[must_use]
     pub fn config(&self) -> &AdsConfig {
         &self.shared.config
+    }
+
+    /// The connections of clients.
+    #[must_use]
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.shared.connections
     }
 
     /// All open streams, in the order in which they were opened.
@@ -140,6 +175,8 @@ impl AdsService {
         &self,
         request: Request<Streaming<W::Request>>,
     ) -> Result<Response<ReceiverStream<Result<AdsResponse, Status>>>, Status> {
+        let client = request.extensions().get::<tls::Client>();
+        let occupied = client.map(|client| client.place.request());
         let caller = caller_of(&request)?;
         self.check_rate()?;
         self.shared.provider.resolve_token(&caller)?;
@@ -161,6 +198,7 @@ impl AdsService {
                     "the stream's task failed: {error}"
                 ))),
             };
+            drop(occupied);
             shared.metrics.streams_closed.add_one();
             if let Err(status) = end {
                 debug!(code = ?status.code(), message = status.message(), "xDS stream ended");
@@ -182,7 +220,10 @@ fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
     };
     Ok(Caller {
         token,
-        peer: request.remote_addr(),
+        peer: match request.extensions().get::<tls::Client>() {
+            Some(client) => client.address,
+            None => request.remote_addr(),
+        },
     })
 }
 
@@ -277,8 +318,8 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves on `listener`, encrypted if `tls` is given, until `shutdown` is done; then ends all streams, and waits for the connections to close, at most
-/// [`AdsConfig::stop_grace`].
+/// Serves on `listener`, encrypted if `tls` is given, until `shutdown` is done; then ends all streams, and waits for the
+/// connections to close, at most [`AdsConfig::stop_grace`].
 ///
 /// # Errors
 /// If the listener or the transport fails.
@@ -293,8 +334,9 @@ pub async fn serve(
         .http2_keepalive_interval(Some(config.keepalive_interval))
         .http2_keepalive_timeout(Some(config.keepalive_timeout))
         .max_concurrent_streams(config.max_streams_per_connection);
-    let incoming = ReceiverStream::new(tls::incoming(listener, tls, tls::Protocol::Xds));
-    let incoming = incoming.map(Ok::<_, std::io::Error>);
+    let connections = service.connections().clone();
+    let incoming = tls::incoming(listener, tls, tls::Protocol::Xds, connections);
+    let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
     let mut stopped = service.shared.stopping.subscribe();
     let signal = {
         let service = service.clone();

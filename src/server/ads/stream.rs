@@ -209,7 +209,8 @@ impl AdsStream {
                 .as_ref()
                 .is_some_and(|old| old.shares(&resources, kind));
             if !shared {
-                self.delivery_mut(kind).resources_changed(&resources);
+                let old = self.resources.as_ref();
+                self.types[kind.slot()].resources_changed(old, &resources);
             }
         }
         self.resources = Some(resources);
@@ -243,6 +244,11 @@ impl AdsStream {
             delivery.pass_ended(&resources);
         }
         None
+    }
+
+    /// Whether a response is on its way.
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.types.iter().any(Delivery::pending)
     }
 
     /// What the client asks for and has got, for each type that it has asked for.

@@ -3,10 +3,12 @@
 //! A response is made only when there is room for it in the channel to the transport. A client that doesn't read thus
 //! costs one response in that channel, one in the transport, and its subscriptions; updates meanwhile fold.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
@@ -15,13 +17,15 @@ use tracing::{debug, warn};
 use super::node::{Caller, ClientNode};
 use super::protocol::Protocol;
 use super::provider::{EndReason, ResourceWatch, StreamUpdate};
+use super::rarely::Rarely;
 use super::request::AdsRequest;
 use super::service::Shared;
 use super::status::{StreamEntry, StreamState};
 use super::stream::{AdsResponse, AdsStream, RequestKind};
 use super::wire::Wire;
+use crate::server::propagation::{Moment, Stage};
 use crate::server::rate::{Rate, TokenBucket};
-use crate::xds::ResourceSet;
+use crate::xds::{ResourceSet, ResourceType};
 
 /// Where responses go.
 pub(super) type Responses = mpsc::Sender<Result<AdsResponse, Status>>;
@@ -39,6 +43,10 @@ pub(super) struct StreamTask {
     opened: Instant,
     /// How many requests may come.
     requests: Option<TokenBucket>,
+    /// The commit that led to the newest resources, until the client has got all of it.
+    news: Option<Moment>,
+    /// The commit that the response of each type that is on its way is about.
+    on_its_way: [Option<Moment>; ResourceType::COUNT],
 }
 
 /// The stream's watch of its proxy.
@@ -70,6 +78,8 @@ impl StreamTask {
             entry,
             session: None,
             unsent: false,
+            news: None,
+            on_its_way: Default::default(),
         })
     }
 
@@ -80,17 +90,36 @@ impl StreamTask {
         responses: Responses,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.subscribe();
+        let stopping = pin!(until_stopping(&mut stopping));
+        let mut stopping = Rarely::new(stopping);
+        let closed = pin!(responses.closed());
+        let mut closed = Rarely::new(closed);
+        // Rings at the earliest time that rights may have to be looked at, and is then set anew: rights are looked at so often
+        // on a busy stream that setting it each time would cost more than looking.
+        let alarm = pin!(sleep_until(self.next_auth));
+        let mut alarm = Rarely::new(alarm);
         loop {
+            if !self.send_due(&responses)? {
+                return Ok(());
+            }
             // Newer resources come before sending, so that what is sent is the newest; sending comes before reading, so
             // that a client that floods the stream with requests doesn't starve itself.
             tokio::select! {
                 biased;
-                () = responses.closed() => return Ok(()),
-                () = until_stopping(&mut stopping) => {
+                () = &mut closed => return Ok(()),
+                () = &mut stopping => {
                     return Err(Status::unavailable("this server is stopping: connect again"));
                 }
                 update = next_update(&mut self.session) => self.take_update(update)?,
-                () = sleep_until(self.next_auth), if self.running() => self.authorize()?,
+                () = &mut alarm => {
+                    let now = Instant::now();
+                    if now >= self.next_auth {
+                        // If there is nothing yet to have rights to, it is looked again when there is.
+                        self.next_auth = now + self.shared.config.auth_check_interval;
+                        self.authorize()?;
+                    }
+                    alarm.change().as_mut().reset(self.next_auth);
+                }
                 room = responses.reserve(), if self.unsent => {
                     let Ok(room) = room else { return Ok(()) };
                     if let Some(response) = self.next_response() {
@@ -106,18 +135,40 @@ impl StreamTask {
         }
     }
 
-    fn running(&self) -> bool {
-        self.session
-            .as_ref()
-            .is_some_and(|session| session.resources.is_some())
+    /// Sends what is due as long as there is room, newer resources first taken. `false` if the client is gone.
+    fn send_due(&mut self, responses: &Responses) -> Result<bool, Status> {
+        while self.unsent {
+            if let Some(session) = &mut self.session
+                && session.updates.has_changed().unwrap_or(false)
+            {
+                let update = session.updates.borrow_and_update().clone();
+                self.take_update(update)?;
+            }
+            match responses.try_reserve() {
+                Ok(room) => {
+                    if let Some(response) = self.next_response() {
+                        room.send(Ok(response));
+                    }
+                }
+                Err(TrySendError::Full(())) => break,
+                Err(TrySendError::Closed(())) => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn next_response(&mut self) -> Option<AdsResponse> {
-        let response = self.entry.state().lock().stream.next_response();
-        let Some(response) = response else {
+        let mut state = self.entry.state().lock();
+        let Some(response) = state.stream.next_response() else {
+            if !state.stream.awaits_answer() {
+                self.news = None;
+            }
             self.unsent = false;
             return None;
         };
+        drop(state);
+        self.on_its_way[response.kind.slot()] = self.news;
+        self.reached(Stage::Sent, self.news);
         let metrics = &self.shared.metrics;
         metrics.responses.of(response.kind).add_one();
         metrics
@@ -151,7 +202,13 @@ impl StreamTask {
             StreamUpdate::Resources(resources) => resources,
         };
         if let Some(session) = &mut self.session {
-            session.resources = Some(resources.clone());
+            let before = session.resources.replace(resources.clone());
+            // The first resources are there because of the stream.
+            if before.is_some_and(|before| before.index() < resources.index())
+                && let Some(times) = &self.shared.times
+            {
+                self.news = times.commit(resources.index());
+            }
         }
         self.authorize()?;
         self.shared.metrics.updates.add_one();
@@ -186,7 +243,10 @@ impl StreamTask {
         node.check_version(&self.shared.config)?;
         self.entry.state().lock().node = Some(node.clone());
         let (provider, caller) = (self.shared.provider.clone(), self.caller.clone());
+        // The semaphore is never closed.
+        let turn = self.shared.opening.acquire().await;
         let opened = tokio::task::spawn_blocking(move || provider.open(&node, &caller)).await;
+        drop(turn);
         let watch = opened.map_err(|error| {
             Status::internal(format!("failed to watch proxy service: {error}"))
         })??;
@@ -224,6 +284,7 @@ impl StreamTask {
             RequestKind::Subscription(of) => of,
             RequestKind::Ack(of) => {
                 metrics.acks.of(*of).add_one();
+                self.reached(Stage::Acknowledged, self.on_its_way[of.slot()]);
                 of
             }
             RequestKind::Stale(of) => {
@@ -245,6 +306,12 @@ impl StreamTask {
             }
         };
         metrics.requests.of(*of).add_one();
+    }
+
+    fn reached(&self, stage: Stage, commit: Option<Moment>) {
+        if let (Some(times), Some(commit)) = (&self.shared.times, commit) {
+            times.reached(stage, commit, times.now());
+        }
     }
 
     fn proxy(&self) -> smol_str::SmolStr {

@@ -181,13 +181,25 @@ pub(super) const IDLE: &[&str] = &[
 pub(super) fn idle_message(key: &str) -> String {
     let is = |names: &[&str]| names.iter().any(|name| same_key(key, name));
     let instead = if is(&["acl", "acl_default_policy"]) {
-        ": tokens are not looked at; to deny by default, set default_intention_policy = \"deny\""
+        ": the flag --tokens names the file of tokens; to deny by default, set default_intention_policy = \"deny\""
     } else if is(&["addresses", "client_addr", "bind_addr"]) {
         ": the flags --http-addr and --xds-addr say where to listen"
     } else if is(&["log_level", "log_json"]) {
         ": there are flags of these names"
-    } else if key.to_ascii_lowercase().starts_with("tls") || is(&["verify_incoming", "encrypt"]) {
-        ": files don't configure encryption of the listeners"
+    } else if is(&["limits", "performance", "rpc"]) {
+        ": flags say what is taken on, see `proxycfg serve --help` under Limits"
+    } else if is(&["data_dir"]) {
+        ": the flag --data-dir says where records are kept"
+    } else if key.to_ascii_lowercase().starts_with("tls")
+        || is(&[
+            "verify_incoming",
+            "encrypt",
+            "ca_file",
+            "cert_file",
+            "key_file",
+        ])
+    {
+        ": the flags --tls-cert, --tls-key and --tls-client-ca say how connections are encrypted"
     } else {
         ""
     };

@@ -36,58 +36,91 @@ enum Need {
     Operator,
 }
 
-fn need(method: &Method, route: &str) -> Need {
-    let reads = matches!(*method, Method::GET | Method::HEAD);
-    match route {
-        // Public in the mesh: everybody in it has the roots. The handlers of the rest filter, or ask by record.
-        "/v1/status/leader"
-        | "/v1/status/peers"
-        | "/v1/agent/self"
-        | "/v1/catalog/datacenters"
-        | "/v1/connect/ca/roots"
-        | "/v1/agent/connect/ca/roots"
-        | "/v1/agent/services"
-        | "/v1/agent/service/{id}"
-        | "/v1/agent/service/register"
-        | "/v1/agent/service/deregister/{id}"
-        | "/v1/agent/checks"
-        | "/v1/agent/check/register"
-        | "/v1/agent/check/deregister/{id}"
-        | "/v1/agent/check/pass/{id}"
-        | "/v1/agent/check/warn/{id}"
-        | "/v1/agent/check/fail/{id}"
-        | "/v1/agent/check/update/{id}"
-        | "/v1/catalog/services"
-        | "/v1/catalog/node/{name}"
-        | "/v1/catalog/node-services/{name}"
-        | "/v1/config"
-        | "/v1/config/{kind}"
-        | "/v1/config/{kind}/{name}"
-        | "/v1/connect/intentions"
-        | "/v1/connect/intentions/match"
-        | "/v1/connect/intentions/check"
-        | "/v1/connect/intentions/exact"
-        | "/v1/proxycfg/proxies"
-        | "/v1/proxycfg/snapshot/{id}"
-        | "/v1/proxycfg/resources/{id}"
-        | "/v1/proxycfg/renew/{id}" => Need::Known,
-        "/v1/agent/connect/ca/leaf/{service}" => Need::Watch,
-        "/v1/catalog/service/{name}"
-        | "/v1/catalog/connect/{name}"
-        | "/v1/health/service/{name}"
-        | "/v1/health/connect/{name}"
-        | "/v1/health/checks/{name}"
-        | "/v1/discovery-chain/{service}"
-            if reads =>
-        {
-            Need::Read
-        }
-        "/v1/catalog/nodes" | "/v1/health/node/{name}" | "/v1/health/state/{state}" if reads => {
-            Need::ReadAll
-        }
+/// What each route needs; reading what needs [`Need::Read`] or [`Need::ReadAll`], and doing anything else to it, are two
+/// things: see [`need`]. A test holds that every route is here.
+const NEEDS: &[(Need, &[&str])] = &[
+    (
+        Need::Known,
+        &[
+            // Public in the mesh: everybody in it has the roots.
+            "/v1/status/leader",
+            "/v1/status/peers",
+            "/v1/agent/self",
+            "/v1/catalog/datacenters",
+            "/v1/connect/ca/roots",
+            "/v1/agent/connect/ca/roots",
+            // Their handlers filter, or ask by record.
+            "/v1/agent/services",
+            "/v1/agent/service/{id}",
+            "/v1/agent/service/register",
+            "/v1/agent/service/deregister/{id}",
+            "/v1/agent/checks",
+            "/v1/agent/check/register",
+            "/v1/agent/check/deregister/{id}",
+            "/v1/agent/check/pass/{id}",
+            "/v1/agent/check/warn/{id}",
+            "/v1/agent/check/fail/{id}",
+            "/v1/agent/check/update/{id}",
+            "/v1/catalog/services",
+            "/v1/catalog/node/{name}",
+            "/v1/catalog/node-services/{name}",
+            "/v1/config",
+            "/v1/config/{kind}",
+            "/v1/config/{kind}/{name}",
+            "/v1/connect/intentions",
+            "/v1/connect/intentions/match",
+            "/v1/connect/intentions/check",
+            "/v1/connect/intentions/exact",
+            "/v1/proxycfg/proxies",
+            "/v1/proxycfg/snapshot/{id}",
+            "/v1/proxycfg/resources/{id}",
+            "/v1/proxycfg/renew/{id}",
+        ],
+    ),
+    (Need::Watch, &["/v1/agent/connect/ca/leaf/{service}"]),
+    (
+        Need::Read,
+        &[
+            "/v1/catalog/service/{name}",
+            "/v1/catalog/connect/{name}",
+            "/v1/health/service/{name}",
+            "/v1/health/connect/{name}",
+            "/v1/health/checks/{name}",
+            "/v1/discovery-chain/{service}",
+        ],
+    ),
+    (
+        Need::ReadAll,
+        &[
+            "/v1/catalog/nodes",
+            "/v1/health/node/{name}",
+            "/v1/health/state/{state}",
+        ],
+    ),
+    (
         // They write nodes too.
-        "/v1/catalog/register" | "/v1/catalog/deregister" => Need::WriteAll,
-        _ => Need::Operator,
+        Need::WriteAll,
+        &["/v1/catalog/register", "/v1/catalog/deregister"],
+    ),
+    (
+        Need::Operator,
+        &[
+            "/metrics",
+            "/v1/agent/metrics",
+            "/v1/connect/ca/configuration",
+            "/v1/proxycfg/ca/rotate",
+            "/v1/proxycfg/transaction",
+        ],
+    ),
+];
+
+fn need(method: &Method, route: &str) -> Need {
+    let found = NEEDS.iter().find(|(_, routes)| routes.contains(&route));
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    match found {
+        Some((Need::Read | Need::ReadAll, _)) if !reads => Need::Operator,
+        Some((need, _)) => *need,
+        None => Need::Operator,
     }
 }
 
@@ -174,4 +207,46 @@ fn token(headers: &HeaderMap, uri: &Uri) -> Result<String, HttpError> {
     let pairs = query.map_err(|error| HttpError::bad_request(format!("bad query: {error}")))?;
     let given = pairs.0.into_iter().find(|(key, _)| key == "token");
     Ok(given.map(|(_, token)| token).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The routes in the sources of this folder.
+    fn routes() -> BTreeSet<String> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/server/http");
+        let mut routes = BTreeSet::new();
+        for file in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            for call in code.split(".route(").skip(1) {
+                let literal = call.trim_start().strip_prefix('"').unwrap();
+                routes.insert(literal.split('"').next().unwrap().to_owned());
+            }
+        }
+        routes
+    }
+
+    #[test]
+    fn c2_what_each_route_needs_is_said() {
+        let listed: Vec<&str> = NEEDS
+            .iter()
+            .flat_map(|(_, routes)| routes.iter().copied())
+            .collect();
+        let once: BTreeSet<String> = listed.iter().map(ToString::to_string).collect();
+        assert_eq!(once.len(), listed.len(), "one is listed twice");
+        let routes = routes();
+        assert!(routes.len() > 40, "{routes:?}");
+        assert_eq!(routes, once);
+    }
+
+    #[test]
+    fn c2_to_change_what_may_only_be_read_is_the_operators() {
+        assert_eq!(need(&Method::HEAD, "/v1/catalog/nodes"), Need::ReadAll);
+        assert_eq!(need(&Method::PUT, "/v1/catalog/nodes"), Need::Operator);
+        assert_eq!(need(&Method::GET, "/v1/new"), Need::Operator);
+    }
 }

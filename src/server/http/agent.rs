@@ -27,6 +27,9 @@ use crate::server::access::{Access, Grants, service_of};
 use crate::store::{InstanceKey, Key, Reads};
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
+    let pass = |state, id, params| set_status(state, id, params, CheckStatus::Passing);
+    let warn = |state, id, params| set_status(state, id, params, CheckStatus::Warning);
+    let fail = |state, id, params| set_status(state, id, params, CheckStatus::Critical);
     Router::new()
         .route("/v1/agent/self", get(own))
         .route("/v1/agent/metrics", get(metrics))
@@ -315,33 +318,9 @@ async fn deregister_check(
     written.response(params.writer())
 }
 
-async fn pass(
-    State(state): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, HttpError> {
-    set_status(state, id, params, CheckStatus::Passing).await
-}
-
-async fn warn(
-    State(state): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, HttpError> {
-    set_status(state, id, params, CheckStatus::Warning).await
-}
-
-async fn fail(
-    State(state): Shared,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Response, HttpError> {
-    set_status(state, id, params, CheckStatus::Critical).await
-}
-
 async fn set_status(
-    state: Arc<HttpState>,
-    id: String,
+    State(state): Shared,
+    Path(id): Path<String>,
     params: Params,
     status: CheckStatus,
 ) -> Result<Response, HttpError> {

@@ -16,20 +16,22 @@ use super::body::Body;
 use super::error::HttpError;
 use super::json::{CatalogServiceJson, NodeJson, ServiceJson};
 use super::params::Params;
-use super::select::{Form, InstanceChoice, NodeChoice, ServiceChoice};
+use super::select::{self, Form, InstanceChoice, InstancesOf, NodeChoice, ServiceChoice};
 use crate::model::{CatalogDeregistration, CatalogRegistration};
 use crate::server::access::{Access, service_of};
-use crate::store::{InstanceRow, PeeredName, Reader, Transaction};
+use crate::store::{PeeredName, Transaction};
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
+    let of_service = |state, name, params| instances(state, name, params, select::own);
+    let of_connect = |state, name, params| instances(state, name, params, select::connect);
     Router::new()
         .route("/v1/catalog/register", put(register))
         .route("/v1/catalog/deregister", put(deregister))
         .route("/v1/catalog/datacenters", get(datacenters))
         .route("/v1/catalog/nodes", get(nodes))
         .route("/v1/catalog/services", get(services))
-        .route("/v1/catalog/service/{name}", get(service))
-        .route("/v1/catalog/connect/{name}", get(connect))
+        .route("/v1/catalog/service/{name}", get(of_service))
+        .route("/v1/catalog/connect/{name}", get(of_connect))
         .route("/v1/catalog/node/{name}", get(node))
         .route("/v1/catalog/node-services/{name}", get(node_services))
 }
@@ -141,32 +143,16 @@ async fn services(State(state): Shared, params: Params) -> Result<Response, Http
     .await
 }
 
-async fn service(
-    State(state): Shared,
-    Path(name): Path<String>,
-    params: Params,
-) -> Result<Response, HttpError> {
-    instances(&state, &params, name, |r, name| r.instances(name)).await
-}
-
-async fn connect(
-    State(state): Shared,
-    Path(name): Path<String>,
-    params: Params,
-) -> Result<Response, HttpError> {
-    instances(&state, &params, name, |r, name| r.connect_instances(name)).await
-}
-
 async fn instances(
-    state: &HttpState,
-    params: &Params,
-    name: String,
-    rows: for<'a> fn(&Reader<'a>, PeeredName) -> Vec<InstanceRow<'a>>,
+    State(state): Shared,
+    Path(name): Path<String>,
+    params: Params,
+    rows: InstancesOf,
 ) -> Result<Response, HttpError> {
     params.without(&["merge-central-config"])?;
-    let choice = InstanceChoice::of(params, Form::Catalog)?;
+    let choice = InstanceChoice::of(&params, Form::Catalog)?;
     let name = params.peered(&name);
-    read(state, params, move |reader, writer| {
+    read(&state, &params, move |reader, writer| {
         let rows = rows(reader, name.clone());
         let wanted = choice.among(&rows)?;
         writer.json(&wanted.map(CatalogServiceJson::from).collect::<Vec<_>>())

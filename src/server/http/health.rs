@@ -12,14 +12,16 @@ use super::blocking::read;
 use super::error::HttpError;
 use super::json::{CheckJson, HealthJson};
 use super::params::Params;
-use super::select::{CheckChoice, Form, InstanceChoice};
+use super::select::{self, CheckChoice, Form, InstanceChoice, InstancesOf};
 use crate::model::{CheckStatus, HealthCheck};
-use crate::store::{InstanceRow, PeeredName, Reader, Row};
+use crate::store::{PeeredName, Reader, Row};
 
 pub(super) fn routes() -> Router<Arc<HttpState>> {
+    let of_service = |state, name, params| instances(state, name, params, select::own);
+    let of_connect = |state, name, params| instances(state, name, params, select::connect);
     Router::new()
-        .route("/v1/health/service/{name}", get(service))
-        .route("/v1/health/connect/{name}", get(connect))
+        .route("/v1/health/service/{name}", get(of_service))
+        .route("/v1/health/connect/{name}", get(of_connect))
         .route("/v1/health/node/{name}", get(node))
         .route("/v1/health/checks/{name}", get(checks))
         .route("/v1/health/state/{state}", get(state))
@@ -27,34 +29,18 @@ pub(super) fn routes() -> Router<Arc<HttpState>> {
 
 type Shared = State<Arc<HttpState>>;
 
-async fn service(
-    State(state): Shared,
-    Path(name): Path<String>,
-    params: Params,
-) -> Result<Response, HttpError> {
-    instances(&state, &params, name, |r, name| r.instances(name)).await
-}
-
-async fn connect(
-    State(state): Shared,
-    Path(name): Path<String>,
-    params: Params,
-) -> Result<Response, HttpError> {
-    instances(&state, &params, name, |r, name| r.connect_instances(name)).await
-}
-
 /// `near` is taken but changes nothing: distances aren't known, and rows of unknown distance keep their order.
 async fn instances(
-    state: &HttpState,
-    params: &Params,
-    name: String,
-    rows: for<'a> fn(&Reader<'a>, PeeredName) -> Vec<InstanceRow<'a>>,
+    State(state): Shared,
+    Path(name): Path<String>,
+    params: Params,
+    rows: InstancesOf,
 ) -> Result<Response, HttpError> {
     params.without(&["merge-central-config"])?;
-    let choice = InstanceChoice::of(params, Form::Health)?;
+    let choice = InstanceChoice::of(&params, Form::Health)?;
     let only_passing = params.flag("passing")?;
     let name = params.peered(&name);
-    read(state, params, move |reader, writer| {
+    read(&state, &params, move |reader, writer| {
         let mut rows = rows(reader, name.clone());
         if only_passing {
             rows.retain(|row| {

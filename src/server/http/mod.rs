@@ -25,6 +25,7 @@ mod catalog;
 mod chain;
 mod config;
 mod connect;
+mod connection;
 mod dump;
 mod error;
 mod health;
@@ -47,7 +48,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use prometheus_client::registry::Registry;
@@ -64,6 +65,7 @@ use crate::embedded::Embedded;
 use crate::server::Rate;
 use crate::server::access::Authorizer;
 use crate::server::ads::{AdsService, StreamStatus};
+use crate::server::connections::{self, ConnectionLimits, Connections};
 use crate::store::Store;
 use admission::Admission;
 use metrics::Metrics;
@@ -74,6 +76,9 @@ use params::Params;
 pub struct HttpConfig {
     /// Most bytes of a request's body. Default 4 MiB.
     pub max_body: usize,
+    /// Most bytes of the bodies of all requests that are being received and worked on; a request for which there is no room is
+    /// refused with 429. Default 64 MiB.
+    pub max_bodies: usize,
     /// Most requests that are answered at a time, those that wait for a change included; more are refused with 429. Default
     /// 10,000.
     pub max_requests: usize,
@@ -81,6 +86,16 @@ pub struct HttpConfig {
     pub max_request_rate: Option<Rate>,
     /// How many requests that may write are taken. Default any.
     pub max_write_rate: Option<Rate>,
+    /// Most connections at a time. A new one takes the place of the one that has been without a request for longest; if all
+    /// have requests it is refused with 503. Default 11,000, so that whoever asks for the metrics still finds a place.
+    pub max_connections: usize,
+    /// How many bytes of a request's head may be there before it is complete, at least 8,192; else it is refused with 431.
+    /// Default 64 KiB.
+    pub max_header: usize,
+    /// How long a connection may take for its first request, and the head of any request to arrive. Default 30 s.
+    pub header_timeout: Duration,
+    /// How long a connection may be without a request, and how long a client may read nothing of its answer. Default 5 minutes.
+    pub idle_timeout: Duration,
     /// How long the body of a request may take to arrive. Default 30 s.
     pub body_timeout: Duration,
     /// How long a blocking read waits that doesn't say. Default 5 minutes.
@@ -105,9 +120,14 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             max_body: 4 * 1024 * 1024,
+            max_bodies: 64 * 1024 * 1024,
             max_requests: 10_000,
             max_request_rate: None,
             max_write_rate: None,
+            max_connections: 11_000,
+            max_header: 64 * 1024,
+            header_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(300),
             body_timeout: Duration::from_secs(30),
             default_wait: Duration::from_secs(300),
             max_wait: Duration::from_secs(600),
@@ -150,6 +170,8 @@ pub struct HttpState {
     authorizer: Arc<dyn Authorizer>,
     metrics: Metrics,
     admission: Admission,
+    connections: Arc<Connections>,
+    bodies: body::Room,
     stopping: watch::Sender<bool>,
     random: foldhash::fast::RandomState,
     drawn: AtomicU64,
@@ -175,12 +197,23 @@ impl HttpState {
             dump,
             ads,
             authorizer,
-            registry,
+            mut registry,
         } = parts;
+        let connections = Connections::new(ConnectionLimits {
+            max: config.max_connections,
+            head: config.header_timeout,
+            idle: config.idle_timeout,
+            only_heads: true,
+        });
+        let mut servers = vec![("http", connections.clone())];
+        servers.extend(ads.iter().map(|ads| ("xds", ads.connections().clone())));
+        connections::register_metrics(&mut registry, servers);
         let metrics = Metrics::new(registry, &embedded, ads.clone());
         let admission = Admission::new(&config, embedded.manager.clock().monotonic());
         Arc::new(Self {
             admission,
+            connections,
+            bodies: body::Room::new(&config),
             config,
             embedded,
             node,
@@ -204,6 +237,12 @@ impl HttpState {
     /// Ends all waiting reads with the answer they have, also those that begin later.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
+    }
+
+    /// The connections of clients.
+    #[must_use]
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     fn embedded(&self) -> &Arc<Embedded> {
@@ -303,6 +342,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .layer(from_fn_with_state(state.clone(), access::check))
         .layer(from_fn_with_state(state.clone(), admission::admit))
         .layer(from_fn_with_state(state.clone(), metrics::count))
+        .layer(from_fn(connection::occupy))
         .with_state(state.clone())
 }
 

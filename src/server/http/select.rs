@@ -3,10 +3,23 @@
 use crate::filter::{AsField, Field, FieldType, Filter, Record};
 use crate::model::{HealthCheck, Node, ServiceInstance};
 use crate::source::{FilteredInstance, INSTANCE_FIELDS};
-use crate::store::InstanceRow;
+use crate::store::{InstanceRow, PeeredName, Reader};
 
 use super::error::HttpError;
 use super::params::Params;
+
+/// The instances that a request for a service's name reads.
+pub(super) type InstancesOf = for<'a> fn(&Reader<'a>, PeeredName) -> Vec<InstanceRow<'a>>;
+
+/// The service's own.
+pub(super) fn own<'a>(reader: &Reader<'a>, name: PeeredName) -> Vec<InstanceRow<'a>> {
+    reader.instances(name)
+}
+
+/// Those that are dialled in its name within the mesh.
+pub(super) fn connect<'a>(reader: &Reader<'a>, name: PeeredName) -> Vec<InstanceRow<'a>> {
+    reader.connect_instances(name)
+}
 
 /// The part of an instance's fields under a name: what a filter over its nodes, services or checks alone can name.
 fn part(name: &str) -> &'static FieldType {

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::net::TcpSocket;
+
 use super::error::ServeError;
 use crate::clock::Clock;
 use crate::server::access::{AllowAll, Authorizer, TokenFile};
@@ -103,8 +105,23 @@ pub(super) struct Guard {
 /// A bound listener and its address.
 pub(super) type Bound = (TcpListener, SocketAddr);
 
+/// Connections that may wait to be accepted, unless the system allows fewer. When all Envoys of a server come back at once,
+/// those beyond would try again only after a second.
+const BACKLOG: u32 = 4096;
+
+/// To be called in the context of the network's runtime.
 pub(super) fn bind(address: SocketAddr, flag: &str) -> Result<Bound, ServeError> {
-    let listener = TcpListener::bind(address).map_err(|error| {
+    let listen = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // A port that a server before has used is free at once.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)?.into_std()
+    };
+    let listener = listen().map_err(|error: std::io::Error| {
         ServeError::Failed(match error.kind() {
             ErrorKind::AddrInUse => format!(
                 "{flag} {address}: the port is in use; stop the program that listens there, or choose another with {flag}"
@@ -115,11 +132,9 @@ pub(super) fn bind(address: SocketAddr, flag: &str) -> Result<Bound, ServeError>
             _ => format!("{flag} {address}: can't listen: {error}"),
         })
     })?;
-    let bound = listener
-        .set_nonblocking(true)
-        .and_then(|()| listener.local_addr());
-    let address =
-        bound.map_err(|error| ServeError::Failed(format!("can't prepare a listener: {error}")))?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| ServeError::Failed(format!("can't prepare a listener: {error}")))?;
     Ok((listener, address))
 }
 

@@ -31,8 +31,9 @@ use super::files::{
     FileSet, FileTargets, FileWatcher, Reloader, WatchOptions, apply, check_together, load,
 };
 use super::http::{self, HttpConfig, HttpParts, HttpState, LocalAgent, MeshDump};
-use super::limits::register_session_metrics;
+use super::limits::{fit_connections, register_session_metrics};
 use super::local_checks::LocalChecks;
+use super::propagation::{Propagation, PropagationMetrics};
 use super::provider::MeshProvider;
 use crate::clock::{Clock, RealClock};
 use crate::config_source::{
@@ -74,22 +75,30 @@ const PRUNE: Duration = Duration::from_secs(3600);
 /// # Errors
 /// It can't start, or a listener fails.
 pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
-    let set = load(&options.config)?;
+    let set = load(&options.config, &options.limits.files())?;
     check_together(&set)?;
-    let plan = Plan::new(options, &set)?;
+    let mut plan = Plan::new(options, &set)?;
     for warning in &set.warnings {
         warn!("{warning}");
     }
+    if let Some(cut) = fit_connections(&mut plan.limits) {
+        warn!("{cut}");
+    }
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let guard = plan.protection.start(&clock)?;
-    let http = bind(plan.http_addr, "--http-addr")?;
-    let xds = bind(plan.xds_addr, "--xds-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("proxycfg-net")
         .enable_all()
         .build()
         .map_err(|e| failed("can't start the network's threads")(&e))?;
+    let (http, xds) = {
+        let _context = runtime.enter();
+        (
+            bind(plan.http_addr, "--http-addr")?,
+            bind(plan.xds_addr, "--xds-addr")?,
+        )
+    };
     let mut parts = Parts::start(&plan, &set, &guard, clock, &http.1, &xds.1)?;
     let result = runtime.block_on(parts.run(&plan, set, &guard, http, xds));
     let deadline = Instant::now() + STOP;
@@ -128,6 +137,12 @@ impl Parts {
         let mut registry = Registry::default();
         let embedded = start_engine(plan, config, clock.clone(), &mut registry)?;
         let embedded = Arc::new(embedded);
+        let times = Arc::new(Propagation::new(clock.clone()));
+        registry.register_collector(Box::new(PropagationMetrics(times.clone())));
+        let commits = times.clone();
+        embedded
+            .store
+            .observe_commits(Box::new(move |index| commits.committed(index)));
         let manager = &embedded.manager;
         let state = Arc::new(LocalState::new(plan.node_name.clone(), plan.sidecar_ports));
         state
@@ -181,14 +196,16 @@ impl Parts {
             authorizer.clone(),
             generator.clone(),
             GENERATOR_THREADS,
+            manager.clock().clone(),
         )
         .map_err(|e| failed("can't start the threads that make resources")(&e))?;
+        provider.measure(times.clone());
         let provider = Arc::new(provider);
         let mut ads_config = plan.limits.ads();
         if plan.protection.tokens.is_some() {
             ads_config.auth_check_interval = TOKEN_CHECK;
         }
-        let ads = AdsService::new(provider.clone(), ads_config);
+        let ads = AdsService::measured(provider.clone(), ads_config, Some(times));
         let advertised = match http.ip() {
             ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
             ip => ip.to_string(),
@@ -312,7 +329,8 @@ impl Parts {
         if plan.config.is_empty() {
             return Ok(());
         }
-        let reloader = Reloader::new(plan.config.clone(), self.targets.clone(), set);
+        let limits = plan.limits.files();
+        let reloader = Reloader::new(plan.config.clone(), limits, self.targets.clone(), set);
         let clock = self.embedded.manager.clock().clone();
         let watcher = FileWatcher::start(reloader, WatchOptions::default(), clock, report_reload)
             .map_err(|e| failed("can't watch the files")(&e))?;

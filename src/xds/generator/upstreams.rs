@@ -13,6 +13,7 @@ use crate::snapshot::{ConnectProxySnapshot, PartId, PartRef, UpstreamEntry, Upst
 use crate::xds::sidecar::{self, Proxy, Routing};
 use crate::xds::{BuildError, Problem, Resource, ResourceType};
 
+use super::instances::Assigned;
 use super::shared::{Hold, Mesh, SharedCluster};
 use super::{Listening, Run, told};
 
@@ -46,8 +47,18 @@ pub(super) struct Upstreams<'a, 'b> {
 
 /// A cluster, and whose chain it is taken from.
 struct Chosen<'a> {
-    cluster: SharedCluster,
+    /// The clusters of a chain, and which of them it is.
+    clusters: Arc<[SharedCluster]>,
+    at: usize,
     target: Option<&'a PartRef<UpstreamTarget>>,
+    /// The upstream, by place.
+    upstream: usize,
+}
+
+impl Chosen<'_> {
+    fn cluster(&self) -> &SharedCluster {
+        &self.clusters[self.at]
+    }
 }
 
 impl<'a, 'b> Upstreams<'a, 'b> {
@@ -66,24 +77,24 @@ impl<'a, 'b> Upstreams<'a, 'b> {
 
     /// Adds all that upstreams need.
     pub(super) fn add(mut self) {
-        for entry in self.sidecar.upstreams.iter() {
+        for (place, entry) in self.sidecar.upstreams.iter().enumerate() {
             // Others are reached through the transparent proxy's one listener only (4.2.1).
             if entry.definition.upstream.is_explicit() && !entry.id().is_wildcard() {
-                self.upstream(entry);
+                self.upstream(place, entry);
             }
         }
         let clusters = std::mem::take(&mut self.clusters);
         self.run.add(
             clusters
                 .values()
-                .map(|chosen| chosen.cluster.resource.clone()),
+                .map(|chosen| chosen.cluster().resource.clone()),
         );
         for chosen in clusters.values() {
             self.assignment(chosen);
         }
     }
 
-    fn upstream(&mut self, entry: &'a UpstreamEntry) {
+    fn upstream(&mut self, place: usize, entry: &'a UpstreamEntry) {
         let old = self
             .run
             .old
@@ -95,8 +106,13 @@ impl<'a, 'b> Upstreams<'a, 'b> {
         self.run.problems.extend(problems.iter().cloned());
         let mut sent = None;
         if let Some(content) = &content {
-            for cluster in content.clusters.iter() {
-                self.choose(cluster, entry.target.as_ref());
+            for at in 0..content.clusters.len() {
+                self.choose(Chosen {
+                    clusters: content.clusters.clone(),
+                    at,
+                    target: entry.target.as_ref(),
+                    upstream: place,
+                });
             }
             self.run.add(content.route.clone());
             if let Some(listening) = &content.listening {
@@ -204,14 +220,11 @@ impl<'a, 'b> Upstreams<'a, 'b> {
 
     /// Where several chains lead to the same cluster with different settings, those of the chain of the cluster's own
     /// service hold, else those of the first upstream. Upstreams come in the order of their ids.
-    fn choose(&mut self, cluster: &SharedCluster, target: Option<&'a PartRef<UpstreamTarget>>) {
+    fn choose(&mut self, chosen: Chosen<'a>) {
+        let cluster = chosen.cluster();
         let name = cluster.resource.name();
-        let chosen = Chosen {
-            cluster: cluster.clone(),
-            target,
-        };
         match self.clusters.get_mut(name) {
-            Some(first) if first.cluster.own || !cluster.own => {}
+            Some(first) if first.cluster().own || !cluster.own => {}
             Some(first) => *first = chosen,
             None => {
                 self.clusters.insert(name.clone(), chosen);
@@ -221,7 +234,7 @@ impl<'a, 'b> Upstreams<'a, 'b> {
 
     /// Every cluster that asks for endpoints gets an assignment (decision X4).
     fn assignment(&mut self, chosen: &Chosen<'_>) {
-        let Some(assignment) = &chosen.cluster.assignment else {
+        let Some(assignment) = &chosen.cluster().assignment else {
             return;
         };
         let known = |target: &&PartRef<UpstreamTarget>| {
@@ -251,7 +264,12 @@ impl<'a, 'b> Upstreams<'a, 'b> {
             .shared
             .assignment(assignment, instances, datacenter);
         self.run.problems.extend(problems);
-        self.run.new.holds.push(hold);
+        self.run.assignments.push(Assigned {
+            clusters: chosen.clusters.clone(),
+            cluster: chosen.at,
+            upstream: chosen.upstream,
+            hold,
+        });
         self.run.add([resource]);
     }
 }

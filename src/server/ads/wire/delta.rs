@@ -31,6 +31,8 @@ pub(in crate::server::ads) struct Delta;
 impl Wire for Delta {
     const PROTOCOL: Protocol = Protocol::Delta;
 
+    const NODE: u32 = 1;
+
     type Request = DeltaDiscoveryRequest;
 
     fn read(request: &DeltaDiscoveryRequest) -> AdsRequest<'_> {

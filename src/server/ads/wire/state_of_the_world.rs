@@ -27,6 +27,8 @@ pub(in crate::server::ads) struct StateOfTheWorld;
 impl Wire for StateOfTheWorld {
     const PROTOCOL: Protocol = Protocol::StateOfTheWorld;
 
+    const NODE: u32 = 2;
+
     type Request = DiscoveryRequest;
 
     fn read(request: &DiscoveryRequest) -> AdsRequest<'_> {
