@@ -22,7 +22,7 @@ use proxycfg::model::{
     CaConfig, CheckStatus, ConfigEntry, HealthCheck, LeafRequest, Node, ProxyConfig,
     ServiceInstance, ServiceKind, Upstream, decode_document,
 };
-use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, ProxyState, SharedParts};
+use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, SoloProxy, SharedParts};
 use proxycfg::snapshot::Part;
 use proxycfg::source::{Answer, ChainCheck, QueryId, StoreViews};
 use proxycfg::store::{MemoryBackend, Register};
@@ -215,13 +215,13 @@ impl World {
         answer.expect("an answer")
     }
 
-    fn proxy(&self) -> ProxyState {
+    fn proxy(&self) -> SoloProxy {
         let registration = Part::new(Registration::Definition(self.instance.clone()));
         let id = ProxyId::new("web", "bench");
-        ProxyState::new(id, ServiceKind::ConnectProxy, registration).expect("a state")
+        SoloProxy::new(id, ServiceKind::ConnectProxy, registration).expect("a state")
     }
 
-    fn run(&mut self, proxy: &mut ProxyState, changed: Changed<'_>) -> Option<SnapshotRef> {
+    fn run(&mut self, proxy: &mut SoloProxy, changed: Changed<'_>) -> Option<SnapshotRef> {
         let now = Duration::ZERO;
         let answers = &mut self.answers;
         let outcome = proxy.run(&self.settings, &self.shared, answers, changed, 1, now);
@@ -229,7 +229,7 @@ impl World {
     }
 
     /// Runs a proxy, answering what it asks, until it asks nothing more.
-    fn settle(&mut self, proxy: &mut ProxyState) -> SnapshotRef {
+    fn settle(&mut self, proxy: &mut SoloProxy) -> SnapshotRef {
         let mut last = None;
         loop {
             last = self.run(proxy, Changed::All).or(last);

@@ -64,6 +64,27 @@ impl UpstreamList {
         run.get(at)
     }
 
+    /// The upstream at a place.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<&UpstreamEntry> {
+        let length = run_length(self.len);
+        self.runs.get(at / length)?.get(at % length)
+    }
+
+    /// The upstreams of two lists of equal length, place by place, but for those in runs that the two share.
+    pub fn pairs<'a>(
+        &'a self,
+        newer: &'a Self,
+    ) -> impl Iterator<Item = (usize, &'a UpstreamEntry, &'a UpstreamEntry)> {
+        let length = run_length(self.len);
+        let runs = self.runs.iter().zip(newer.runs.iter()).enumerate();
+        runs.filter(|(_, (old, new))| !Arc::ptr_eq(old, new))
+            .flat_map(move |(run, (old, new))| {
+                let pairs = old.iter().zip(new.iter()).enumerate();
+                pairs.map(move |(at, (old, new))| (run * length + at, old, new))
+            })
+    }
+
     /// Whether the two share everything: the answer "no" may be wrong, "yes" is not.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
@@ -196,14 +217,20 @@ mod tests {
             for position in [0, len / 2, len - 1] {
                 let new = old.with(&[(position, entry(position))]);
                 assert_eq!(new.len(), len);
-                let changed: Vec<usize> = old
-                    .iter()
-                    .zip(new.iter())
-                    .enumerate()
-                    .filter(|(_, (a, b))| a.definition.id() != b.definition.id())
+                let differ =
+                    |a: &UpstreamEntry, b: &UpstreamEntry| a.definition.id() != b.definition.id();
+                let all = old.iter().zip(new.iter()).enumerate();
+                let changed: Vec<usize> = all
+                    .filter(|(_, (a, b))| differ(a, b))
                     .map(|(at, _)| at)
                     .collect();
                 assert_eq!(changed, [position], "of {len}");
+                let pairs = old.pairs(&new).filter(|(_, a, b)| differ(a, b));
+                assert_eq!(pairs.map(|(at, ..)| at).collect::<Vec<_>>(), [position]);
+                assert!(old.pairs(&new).count() <= run_length(len));
+                let there = new.get(position).map(|entry| entry.definition.id());
+                assert_ne!(there, old.get(position).map(|entry| entry.definition.id()));
+                assert!(new.get(len).is_none());
                 let stretches = old.stretches(&new);
                 assert_eq!(stretches.len(), 1);
                 assert!(stretches[0].0.iter().count() <= run_length(len));

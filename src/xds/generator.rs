@@ -33,7 +33,7 @@ use super::{
 };
 use crate::model::{MeshConfig, UpstreamId};
 use crate::snapshot::{
-    ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, PartId, PartRef, UpstreamEntry,
+    ConfigSnapshot, ConnectProxySnapshot, Header, KindSnapshot, PartId, PartRef, UpstreamList,
 };
 use crate::sync::fault::{self, Point};
 use instances::{Assigned, Frame};
@@ -74,7 +74,7 @@ struct Memory {
     own: Arc<Own>,
     /// All parts but the upstreams.
     frame: Option<Frame>,
-    upstreams: Option<Arc<[UpstreamEntry]>>,
+    upstreams: Option<UpstreamList>,
     assignments: Vec<Assigned>,
 }
 

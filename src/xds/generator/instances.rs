@@ -4,7 +4,7 @@ use triomphe::Arc;
 
 use super::shared::{Hold, SharedCluster};
 use super::{Generated, Generator, Memory};
-use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, UpstreamEntry};
+use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, UpstreamList};
 use crate::xds::ResourceType;
 
 /// The parts that a sidecar's resources are made from, upstreams aside.
@@ -15,7 +15,7 @@ impl Frame {
     pub(super) fn of(snapshot: &ConfigSnapshot, sidecar: &ConnectProxySnapshot) -> Self {
         Self([
             snapshot.header.id(),
-            snapshot.roots.id(),
+            snapshot.roots().id(),
             sidecar.leaf.id(),
             sidecar.intentions.id(),
             sidecar.mesh.id(),
@@ -86,15 +86,12 @@ impl Generator {
 }
 
 /// The upstreams whose instances may differ; nothing if anything else does.
-fn changed(old: &Arc<[UpstreamEntry]>, new: &Arc<[UpstreamEntry]>) -> Option<Vec<usize>> {
+fn changed(old: &UpstreamList, new: &UpstreamList) -> Option<Vec<usize>> {
     let mut changed = Vec::new();
-    if Arc::ptr_eq(old, new) {
-        return Some(changed);
-    }
     if old.len() != new.len() {
         return None;
     }
-    for (at, (old, new)) in old.iter().zip(new.iter()).enumerate() {
+    for (at, old, new) in old.pairs(new) {
         if old.definition.id() != new.definition.id() {
             return None;
         }
