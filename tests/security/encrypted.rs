@@ -161,3 +161,22 @@ fn c2_bad_protection_is_told_before_anything_listens() {
         assert!(ended.err.contains(said), "{args:?}: {ended:?}");
     }
 }
+
+/// A crowd that connects and never shakes hands, more of them than there are places.
+#[test]
+fn clients_that_say_nothing_keep_nobody_from_a_handshake() {
+    let folder = folder();
+    let server = server(folder.path(), &["--max-http-connections=300"]);
+    let connect = |_| std::net::TcpStream::connect(server.http).unwrap();
+    let crowd: Vec<_> = (0..400).map(connect).collect();
+    let command = &["proxies", "--json"][..];
+    let (trusted, client) = ("server-ca.pem", Some("client"));
+    let start = std::time::Instant::now();
+    let good = ask(folder.path(), &server, trusted, client, Some(OPS), command);
+    assert_eq!(good.code, 0, "{good:?}");
+    // Before the first of the crowd is given up, which is after 10 s.
+    let taken = start.elapsed();
+    assert!(taken < std::time::Duration::from_secs(8), "{taken:?}");
+    drop(crowd);
+    assert_eq!(server.stop().0, 0);
+}

@@ -1,7 +1,7 @@
 //! The delta rows of the conformance table (xds-conformance.md), by number.
 
 use proxycfg::server::ads::{Protocol, StreamPhase};
-use proxycfg::xds::ResourceType::{self, Cluster, Endpoint, Listener, Route, Secret};
+use proxycfg::xds::ResourceType::{Cluster, Endpoint, Listener, Route, Secret};
 
 use crate::client::{Client, request};
 use crate::world::{TYPES, World, subscribed, world_with};
@@ -30,7 +30,7 @@ async fn row_03_a_new_resource_arrives_under_a_wildcard() {
 #[tokio::test]
 async fn row_04_names_return_the_named_ones_only() {
     for kind in TYPES {
-        let (world, mut client) =
+        let (world, client) =
             subscribed(Protocol::Delta, kind, &["a", "b", "c"], &["c", "a"]).await;
         world.put(kind, "b", "2").publish().await;
         client.finish().await;

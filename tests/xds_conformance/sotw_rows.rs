@@ -68,7 +68,7 @@ async fn sotw_row_03_a_new_resource_arrives_under_a_wildcard() {
 #[tokio::test]
 async fn sotw_row_04_names_return_the_named_ones_only() {
     for kind in TYPES {
-        let (world, mut client) = subscribed(
+        let (world, client) = subscribed(
             Protocol::StateOfTheWorld,
             kind,
             &["a", "b", "c"],

@@ -34,7 +34,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the control plane until SIGINT or SIGTERM.
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Check configuration files as `serve` would, without serving them.
     Validate(validate::Args),
     /// Run Envoy as the proxy of a registered service, or print its bootstrap.
@@ -89,7 +89,7 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Validate(args) => validate::run(&args),
         Command::Envoy(args) => envoy::run(&args),
         Command::Proxies(args) => proxies::run(&args),
