@@ -112,7 +112,7 @@ fn check_other_reader(bytes: &[u8], value: &Value) {
 fn check_file(bytes: &[u8], extension: &str) {
     let path = scratch(extension);
     std::fs::write(&path, bytes).unwrap();
-    match files::load(std::slice::from_ref(&path)) {
+    match files::load(std::slice::from_ref(&path), &files::FileLimits::default()) {
         Ok(set) => {
             for warning in &set.warnings {
                 super::check_message(&warning.to_string(), bytes.len());

@@ -13,14 +13,19 @@ use prometheus_client::registry::Registry;
 use crate::config_source::{SessionControl, SessionLimiter};
 use crate::server::Rate;
 use crate::server::ads::AdsConfig;
+use crate::server::files::FileLimits;
 use crate::server::http::HttpConfig;
 
-/// What a server takes on. `None` is the default of [`AdsConfig`] and [`HttpConfig`]; 0 for a rate is any.
+/// What a server takes on. `None` is the default of [`AdsConfig`], [`HttpConfig`] and [`FileLimits`]; 0 for a rate is any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// How many servers share the Envoys: this one then serves its share of catalog proxies and a tenth more, and makes those
     /// beyond go elsewhere (engine.md 5.7). No limit if there is none.
     pub servers: Option<usize>,
+    /// [`FileLimits::file`].
+    pub config_file: Option<usize>,
+    /// [`FileLimits::all`].
+    pub config_total: Option<usize>,
     /// [`HttpConfig::max_body`].
     pub http_body: Option<usize>,
     /// [`HttpConfig::max_bodies`].
@@ -163,6 +168,15 @@ fn set<T>(to: &mut T, given: Option<T>) {
 }
 
 impl Limits {
+    /// How much of files is read.
+    #[must_use]
+    pub fn files(&self) -> FileLimits {
+        let mut limits = FileLimits::default();
+        set(&mut limits.file, self.config_file);
+        set(&mut limits.all, self.config_total);
+        limits
+    }
+
     /// The xDS service's settings.
     #[must_use]
     pub fn ads(&self) -> AdsConfig {

@@ -232,6 +232,7 @@ fn bad_limits_are_refused_and_good_ones_explained() {
         ["--max-xds-streams", "many"],
         ["--max-xds-request-rate", "fast"],
         ["--max-xds-connections", "0"],
+        ["--max-config-file", "16777217"],
         ["--http-header-timeout", "30"],
         ["--http-idle-timeout", "0s"],
     ] {
@@ -252,6 +253,8 @@ fn bad_limits_are_refused_and_good_ones_explained() {
         "--max-xds-streams",
         "--max-xds-streams-per-connection",
         "--max-xds-stream-rate",
+        "--max-config-file",
+        "--max-config-total",
         "--max-http-bodies",
         "--max-http-connections",
         "--http-header-timeout",
@@ -373,4 +376,39 @@ fn xds_connections_without_a_stream_are_closed() {
             .contains("proxycfg_connections{server=\"xds\"} 0")
             .then_some(())
     });
+}
+
+#[test]
+fn files_have_sizes_and_a_size_together() {
+    use super::world::write;
+
+    let of = |name: &str| {
+        format!(
+            "service {{ name = \"{name}\" port = 80 }} # {}\n",
+            "x".repeat(500)
+        )
+    };
+    let there = folder(&[("c/a.hcl", &of("a")), ("c/b.hcl", &of("b"))]);
+    for (flag, told) in [
+        (
+            "--max-config-file=400",
+            "c/a.hcl: is larger than 400 bytes (--max-config-file); split it",
+        ),
+        (
+            "--max-config-total=1000",
+            "larger than 1000 bytes (--max-config-total); give fewer",
+        ),
+    ] {
+        for command in [&["validate", "c"][..], &["serve", "--config", "c"]] {
+            let ended = run(there.path(), &[command, &[flag]].concat());
+            assert_eq!(ended.code, 2, "{command:?} {flag}");
+            assert!(ended.err.contains(told), "{flag}: {}", ended.err);
+        }
+    }
+    let server = Server::start(there.path(), &["--config", "c", "--max-config-total=1500"]);
+    write(there.path(), "c/c.hcl", &of("c"));
+    server.logged("the last good state stays");
+    assert!(server.whole_log().contains("larger than 1500 bytes"));
+    assert!(server.get("/v1/agent/service/a").is_some());
+    assert!(server.get("/v1/agent/service/c").is_none());
 }

@@ -2,12 +2,38 @@
 
 use std::time::Duration;
 
+use crate::hcl::MAX_SIZE;
 use crate::model::GoDuration;
 use crate::server::Limits;
+use crate::server::files::FileLimits;
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits")]
+pub(super) struct FileLimitArgs {
+    /// Most bytes of a configuration file; 16 MiB unless given, and never more. A larger one is an error of the file.
+    #[arg(long, value_name = "BYTES", value_parser = file_size)]
+    max_config_file: Option<usize>,
+    /// Most bytes of all configuration files together; 256 MiB unless given. More are an error.
+    #[arg(long, value_name = "BYTES", value_parser = at_least_one)]
+    max_config_total: Option<usize>,
+}
+
+impl FileLimitArgs {
+    pub fn limits(&self) -> FileLimits {
+        let limits = Limits {
+            config_file: self.max_config_file,
+            config_total: self.max_config_total,
+            ..Limits::default()
+        };
+        limits.files()
+    }
+}
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct LimitArgs {
+    #[command(flatten)]
+    files: FileLimitArgs,
     /// How many control-plane servers share the Envoys. This one then serves its share of the proxies in the catalog and a
     /// tenth more, not counting those of its own agent; streams beyond end with ResourceExhausted, so that their Envoys try
     /// another server. Without it there is no such limit.
@@ -84,6 +110,8 @@ impl From<LimitArgs> for Limits {
     fn from(args: LimitArgs) -> Self {
         Self {
             servers: args.servers.and_then(|servers| servers.try_into().ok()),
+            config_file: args.files.max_config_file,
+            config_total: args.files.max_config_total,
             http_body: args.max_http_body,
             http_bodies: args.max_http_bodies,
             http_requests: args.max_http_requests,
@@ -104,6 +132,13 @@ impl From<LimitArgs> for Limits {
             xds_keepalive: args.xds_keepalive,
             xds_keepalive_timeout: args.xds_keepalive_timeout,
         }
+    }
+}
+
+fn file_size(text: &str) -> Result<usize, String> {
+    match at_least_one(text)? {
+        size if size > MAX_SIZE => Err(format!("no more than {MAX_SIZE} bytes can be read")),
+        size => Ok(size),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::limits::FileLimitArgs;
 use super::{Failure, print, print_json};
 use crate::server::files::{FileProblem, FileProblems, FileSet, check_together, load};
 
@@ -16,10 +17,12 @@ pub(super) struct Args {
     /// Print errors and warnings as JSON on one line, for other programs.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    limits: FileLimitArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let loaded = load(&args.paths).and_then(|set| {
+    let loaded = load(&args.paths, &args.limits.limits()).and_then(|set| {
         check_together(&set)?;
         Ok(set)
     });

@@ -39,12 +39,30 @@ pub use scan::ContentHash;
 pub use set::{FileRecords, FileSet, Setting, Settings, Source, Sourced};
 pub use watch::{FileWatcher, ReloadOutcome, Reloader, WatchOptions};
 
+/// How much is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileLimits {
+    /// Most bytes of a file. Default, and never more than, [`MAX_SIZE`](crate::hcl::MAX_SIZE).
+    pub file: usize,
+    /// Most bytes of all files together. Default 256 MiB.
+    pub all: usize,
+}
+
+impl Default for FileLimits {
+    fn default() -> Self {
+        Self {
+            file: crate::hcl::MAX_SIZE,
+            all: 256 * 1024 * 1024,
+        }
+    }
+}
+
 /// Reads all files that the paths mean: files, and folders of `.json` and `.hcl` files.
 ///
 /// # Errors
 /// Everything that is wrong with any of the files.
-pub fn load(paths: &[PathBuf]) -> Result<FileSet, FileProblems> {
-    read_all(scan::scan(paths))
+pub fn load(paths: &[PathBuf], limits: &FileLimits) -> Result<FileSet, FileProblems> {
+    read_all(scan::scan(paths, limits))
 }
 
 /// Records of what was scanned.

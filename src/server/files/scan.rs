@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ring::digest::{SHA256, digest};
 
+use super::FileLimits;
 use super::problem::{FileProblem, ShownPath};
 use crate::hcl::MAX_SIZE;
 
@@ -75,8 +76,10 @@ impl Scan {
 
 /// Reads all files that the paths mean: a file itself, of a folder its `.json` and `.hcl` files. Hidden files are left
 /// out, and with them what editors and volume mounts put beside the real ones. A file that is named twice is read once.
-pub(super) fn scan(paths: &[PathBuf]) -> Scan {
+/// Reading ends where there is too much.
+pub(super) fn scan(paths: &[PathBuf], limits: &FileLimits) -> Scan {
     let mut scan = Scan::default();
+    let mut left = limits.all;
     for path in paths {
         let shown = ShownPath::from(path.to_string_lossy());
         match std::fs::metadata(path) {
@@ -84,8 +87,10 @@ pub(super) fn scan(paths: &[PathBuf]) -> Scan {
                 let why = unreadable(path, &error);
                 scan.problems.push(FileProblem::of_file(&shown, why));
             }
-            Ok(there) if there.is_dir() => scan_folder(path, &shown, &mut scan),
-            Ok(_) => scan_file(path, &mut scan),
+            Ok(there) if there.is_dir() => {
+                scan_folder(path, &shown, limits, &mut left, &mut scan);
+            }
+            Ok(_) => scan_file(path, limits, &mut left, &mut scan),
         }
     }
     scan.problems.sort();
@@ -122,7 +127,13 @@ pub(super) fn folders_to_watch(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     folders
 }
 
-fn scan_folder(folder: &Path, shown: &ShownPath, scan: &mut Scan) {
+fn scan_folder(
+    folder: &Path,
+    shown: &ShownPath,
+    limits: &FileLimits,
+    left: &mut usize,
+    scan: &mut Scan,
+) {
     let entries = match list(folder) {
         Ok(entries) => entries,
         Err(error) => {
@@ -141,7 +152,7 @@ fn scan_folder(folder: &Path, shown: &ShownPath, scan: &mut Scan) {
             ));
         } else if is_config_name(&path) {
             any = true;
-            scan_file(&path, scan);
+            scan_file(&path, limits, left, scan);
         }
     }
     if !any {
@@ -171,7 +182,7 @@ fn is_config_name(path: &Path) -> bool {
     matches!(extension, Some("json" | "hcl"))
 }
 
-fn scan_file(path: &Path, scan: &mut Scan) {
+fn scan_file(path: &Path, limits: &FileLimits, left: &mut usize, scan: &mut Scan) {
     let shown = ShownPath::from(path.to_string_lossy());
     if path.to_str().is_none() {
         scan.problems.push(FileProblem::of_file(
@@ -180,9 +191,18 @@ fn scan_file(path: &Path, scan: &mut Scan) {
         ));
         return;
     }
-    let read = std::path::absolute(path).and_then(|absolute| Ok((absolute, read(path)?)));
+    let most = limits.file.min(MAX_SIZE);
+    let read = std::path::absolute(path).and_then(|absolute| Ok((absolute, read(path, most)?)));
     match read {
         Ok((absolute, Ok(bytes))) => {
+            let Some(rest) = left.checked_sub(bytes.len()) else {
+                let most = size(limits.all);
+                scan.problems.push(FileProblem::of_all(format!(
+                    "the files together are larger than {most} (--max-config-total); give fewer or smaller ones"
+                )));
+                return;
+            };
+            *left = rest;
             let hash = ContentHash::of(&bytes);
             scan.files
                 .entry(absolute)
@@ -197,7 +217,7 @@ fn scan_file(path: &Path, scan: &mut Scan) {
 }
 
 /// The bytes of a file, or why it isn't one that can be configuration.
-fn read(path: &Path) -> std::io::Result<Result<Vec<u8>, String>> {
+fn read(path: &Path, most: usize) -> std::io::Result<Result<Vec<u8>, String>> {
     // Before opening: opening a pipe would wait for a writer.
     if !std::fs::metadata(path)?.is_file() {
         return Ok(Err(
@@ -205,17 +225,31 @@ fn read(path: &Path) -> std::io::Result<Result<Vec<u8>, String>> {
         ));
     }
     let mut bytes = Vec::new();
-    let limit = MAX_SIZE as u64 + 1;
     std::fs::File::open(path)?
-        .take(limit)
+        .take((most as u64).saturating_add(1))
         .read_to_end(&mut bytes)?;
-    if bytes.len() > MAX_SIZE {
+    if bytes.len() > most {
+        let flag = if most < MAX_SIZE {
+            " (--max-config-file)"
+        } else {
+            ""
+        };
         return Ok(Err(format!(
-            "is larger than {} MiB; split it",
-            MAX_SIZE / (1024 * 1024)
+            "is larger than {}{flag}; split it",
+            size(most)
         )));
     }
     Ok(Ok(bytes))
+}
+
+/// A number of bytes in words.
+fn size(bytes: usize) -> String {
+    const MIB: usize = 1024 * 1024;
+    if bytes.is_multiple_of(MIB) {
+        format!("{} MiB", bytes / MIB)
+    } else {
+        format!("{bytes} bytes")
+    }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> String {

@@ -97,13 +97,14 @@ impl World {
     }
 
     fn load(&self) -> Result<FileSet, FileProblems> {
-        load(&self.paths())
+        load(&self.paths(), &FileLimits::default())
     }
 
     fn start(&self) -> Reloader {
         let set = self.load().unwrap();
         apply(&set, &self.targets, true).unwrap();
-        Reloader::new(self.paths(), self.targets.clone(), set)
+        let limits = FileLimits::default();
+        Reloader::new(self.paths(), limits, self.targets.clone(), set)
     }
 
     fn put(&self, name: &str, protocol: &str) {

@@ -14,7 +14,7 @@ use super::apply::{ApplyReport, FileTargets, apply};
 use super::problem::{FileProblem, FileProblems};
 use super::scan::{Fingerprint, folders_to_watch, scan};
 use super::set::FileSet;
-use super::{FileRecords, read_all};
+use super::{FileLimits, FileRecords, read_all};
 use crate::clock::Clock;
 use crate::sync::Background;
 
@@ -39,6 +39,7 @@ pub enum ReloadOutcome {
 /// Looks at the files again, on demand.
 pub struct Reloader {
     paths: Vec<PathBuf>,
+    limits: FileLimits,
     targets: FileTargets,
     /// The files when they were last looked at, good or bad.
     seen: Option<Fingerprint>,
@@ -50,9 +51,15 @@ pub struct Reloader {
 impl Reloader {
     /// A reloader of files whose records, `current`, are in effect.
     #[must_use]
-    pub fn new(paths: Vec<PathBuf>, targets: FileTargets, current: FileSet) -> Self {
+    pub fn new(
+        paths: Vec<PathBuf>,
+        limits: FileLimits,
+        targets: FileTargets,
+        current: FileSet,
+    ) -> Self {
         Self {
             paths,
+            limits,
             targets,
             seen: None,
             current,
@@ -69,7 +76,7 @@ impl Reloader {
     /// Looks at the files, and applies them if they differ from when they were last looked at. `forced` tries again what
     /// was refused, since other records may have changed meanwhile.
     pub fn reload(&mut self, forced: bool) -> ReloadOutcome {
-        let scan = scan(&self.paths);
+        let scan = scan(&self.paths, &self.limits);
         let fingerprint = scan.fingerprint();
         let seen = self.seen.replace(fingerprint.clone());
         let is_seen = match seen {

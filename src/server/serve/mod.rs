@@ -74,7 +74,7 @@ const PRUNE: Duration = Duration::from_secs(3600);
 /// # Errors
 /// It can't start, or a listener fails.
 pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
-    let set = load(&options.config)?;
+    let set = load(&options.config, &options.limits.files())?;
     check_together(&set)?;
     let mut plan = Plan::new(options, &set)?;
     for warning in &set.warnings {
@@ -315,7 +315,8 @@ impl Parts {
         if plan.config.is_empty() {
             return Ok(());
         }
-        let reloader = Reloader::new(plan.config.clone(), self.targets.clone(), set);
+        let limits = plan.limits.files();
+        let reloader = Reloader::new(plan.config.clone(), limits, self.targets.clone(), set);
         let clock = self.embedded.manager.clock().clone();
         let watcher = FileWatcher::start(reloader, WatchOptions::default(), clock, report_reload)
             .map_err(|e| failed("can't watch the files")(&e))?;
