@@ -38,6 +38,8 @@ pub struct Limits {
     pub http_write_rate: Option<u32>,
     /// [`HttpConfig::max_connections`].
     pub http_connections: Option<usize>,
+    /// [`HttpConfig::max_header`].
+    pub http_header: Option<usize>,
     /// [`HttpConfig::header_timeout`].
     pub http_header_timeout: Option<Duration>,
     /// [`HttpConfig::body_timeout`].
@@ -219,6 +221,7 @@ impl Limits {
             self.http_write_rate.map(Rate::new),
         );
         set(&mut config.max_connections, self.http_connections);
+        set(&mut config.max_header, self.http_header);
         set(&mut config.header_timeout, self.http_header_timeout);
         set(&mut config.body_timeout, self.http_body_timeout);
         set(&mut config.idle_timeout, self.http_idle_timeout);

@@ -417,49 +417,6 @@ impl tonic::transport::server::Connected for Connection {
     }
 }
 
-impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, HttpConnections>>
-    for Client
-{
-    fn connect_info(stream: axum::serve::IncomingStream<'_, HttpConnections>) -> Self {
-        stream.io().client()
-    }
-}
-
-/// Connections as axum takes them.
-#[derive(Debug)]
-pub struct HttpConnections {
-    incoming: mpsc::Receiver<Connection>,
-    address: SocketAddr,
-}
-
-impl HttpConnections {
-    /// `address` is the listener's.
-    #[must_use]
-    pub fn new(incoming: mpsc::Receiver<Connection>, address: SocketAddr) -> Self {
-        Self { incoming, address }
-    }
-}
-
-impl axum::serve::Listener for HttpConnections {
-    type Io = Connection;
-    type Addr = Option<SocketAddr>;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.incoming.recv().await {
-            Some(connection) => {
-                let address = connection.client().address;
-                (connection, address)
-            }
-            // The acceptor lives as long as this end; should it not, there is nothing more to accept.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(Some(self.address))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::connections::ConnectionLimits;

@@ -209,3 +209,34 @@ fn bodies_of_all_requests_share_a_room() {
         world.put("/v1/config", &large).status != 429
     });
 }
+
+#[test]
+fn heads_have_a_size_and_a_number_of_lines() {
+    let world = World::with(|config| config.max_header = 10_000);
+    let long = format!("A: {}\r\n", "x".repeat(40_000));
+    let many = "A: b\r\n".repeat(101);
+    for headers in [&long, &many] {
+        let mut stream = connect(&world);
+        let request = format!("GET /v1/catalog/nodes HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let mut some = [0; 512];
+        // It ends with a reset if bytes are left unread.
+        while let Ok(n) = stream.read(&mut some) {
+            answer.extend_from_slice(&some[..n]);
+            if n == 0 || answer.len() >= 12 {
+                break;
+            }
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+    // Not too large, and never at an end: no more than that is held.
+    let mut endless = connect(&world);
+    endless.write_all(b"GET /").unwrap();
+    let start = Instant::now();
+    while endless.write_all(&[b'x'; 1_000]).is_ok() {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    world.get("/v1/catalog/nodes").json();
+}

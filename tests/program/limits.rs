@@ -233,6 +233,7 @@ fn bad_limits_are_refused_and_good_ones_explained() {
         ["--max-xds-request-rate", "fast"],
         ["--max-xds-connections", "0"],
         ["--max-config-file", "16777217"],
+        ["--max-http-header", "8191"],
         ["--http-header-timeout", "30"],
         ["--http-idle-timeout", "0s"],
     ] {
@@ -256,6 +257,7 @@ fn bad_limits_are_refused_and_good_ones_explained() {
         "--max-config-file",
         "--max-config-total",
         "--max-http-bodies",
+        "--max-http-header",
         "--max-http-connections",
         "--http-header-timeout",
         "--http-body-timeout",
@@ -267,7 +269,15 @@ fn bad_limits_are_refused_and_good_ones_explained() {
     ] {
         assert!(help.contains(&format!("{option} <")), "{option}");
     }
-    for told in ["413", "429", "408", "503", "ResourceExhausted", "4 MiB"] {
+    for told in [
+        "413",
+        "429",
+        "408",
+        "431",
+        "503",
+        "ResourceExhausted",
+        "4 MiB",
+    ] {
         assert!(help.contains(told), "{told}");
     }
 }

@@ -59,6 +59,10 @@ pub(super) struct LimitArgs {
     /// request for longest; if all have requests it is refused with 503.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     max_http_connections: Option<usize>,
+    /// How many bytes of the head of an HTTP request, its headers included, may have come before it is complete; 64 KiB
+    /// unless given, at least 8,192. Larger heads are refused with 431.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(8192..))]
+    max_http_header: Option<u32>,
     /// How long the head of an HTTP request may take to arrive, and a new connection to send one; 30s unless given. The
     /// connection is then closed.
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -118,6 +122,7 @@ impl From<LimitArgs> for Limits {
             http_request_rate: args.max_http_request_rate,
             http_write_rate: args.max_http_write_rate,
             http_connections: args.max_http_connections,
+            http_header: args.max_http_header.and_then(|bytes| bytes.try_into().ok()),
             http_header_timeout: args.http_header_timeout,
             http_body_timeout: args.http_body_timeout,
             http_idle_timeout: args.http_idle_timeout,

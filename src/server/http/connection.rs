@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
@@ -14,7 +14,7 @@ use crate::server::tls::Client;
 
 /// Counts a request on its connection.
 pub(super) async fn occupy(request: Request, next: Next) -> Response {
-    let Some(ConnectInfo(client)) = request.extensions().get::<ConnectInfo<Client>>() else {
+    let Some(client) = request.extensions().get::<Client>() else {
         return next.run(request).await;
     };
     let guard = client.place.request();

@@ -89,6 +89,9 @@ pub struct HttpConfig {
     /// Most connections at a time. A new one takes the place of the one that has been without a request for longest; if all
     /// have requests it is refused with 503. Default 11,000, so that whoever asks for the metrics still finds a place.
     pub max_connections: usize,
+    /// How many bytes of a request's head may be there before it is complete, at least 8,192; else it is refused with 431.
+    /// Default 64 KiB.
+    pub max_header: usize,
     /// How long a connection may take for its first request, and the head of any request to arrive. Default 30 s.
     pub header_timeout: Duration,
     /// How long a connection may be without a request, and how long a client may read nothing of its answer. Default 5 minutes.
@@ -122,6 +125,7 @@ impl Default for HttpConfig {
             max_request_rate: None,
             max_write_rate: None,
             max_connections: 11_000,
+            max_header: 64 * 1024,
             header_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(300),
             body_timeout: Duration::from_secs(30),
