@@ -429,7 +429,23 @@ impl Manager {
             }
             stuck_threads += core.threads.load(Ordering::SeqCst);
         }
-        // Last: until then the step loop and the workers may be ending subscriptions, which feeds must hear of.
+        // Last: until then the step loop and the workers may be ending subscriptions, which feeds must hear of: what a feed
+        // isn't told of it keeps, and the engine with it.
+        if on_engine_thread() && core.threads.load(Ordering::SeqCst) > 0 {
+            let waiting = core.clone();
+            let started = std::thread::Builder::new()
+                .name("proxycfg-close".to_owned())
+                .spawn(move || {
+                    while waiting.threads.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    waiting.feeds.close(deadline, Rest::Done);
+                });
+            if started.is_ok() {
+                stuck_threads += core.feeds.threads();
+                return CloseReport { stuck_threads };
+            }
+        }
         stuck_threads += core.feeds.close(deadline, Rest::Done);
         CloseReport { stuck_threads }
     }
