@@ -22,7 +22,7 @@ use proxycfg::model::{
     CaConfig, CheckStatus, ConfigEntry, HealthCheck, LeafRequest, Node, ProxyConfig,
     ServiceInstance, ServiceKind, Upstream, decode_document,
 };
-use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, SoloProxy, SharedParts};
+use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, SharedParts, SoloProxy};
 use proxycfg::snapshot::Part;
 use proxycfg::source::{Answer, ChainCheck, QueryId, StoreViews};
 use proxycfg::store::{MemoryBackend, Register};
