@@ -219,6 +219,10 @@ impl Hash for Current {
     }
 }
 
+#[allow(
+    clippy::mutable_key_type,
+    reason = "slots are hashed and compared by their query, which doesn't change"
+)]
 impl TableInner {
     fn insert(&mut self, key: QueryKey, route: Route, replaces: Option<QueryId>) -> Arc<QuerySlot> {
         self.next_id += 1;

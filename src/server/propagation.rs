@@ -148,7 +148,7 @@ impl Propagation {
 }
 
 fn tag(index: u64) -> u64 {
-    index / COMMITS & (u64::MAX >> TIME_BITS)
+    (index / COMMITS) & (u64::MAX >> TIME_BITS)
 }
 
 /// A histogram of microseconds, of atomic counters.
