@@ -44,7 +44,7 @@ const BOUNDS: [f64; 15] = [
     0.5,
     1.0,
     5.0,
-    f64::MAX,
+    f64::INFINITY,
 ];
 
 /// How far a change has come.

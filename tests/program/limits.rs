@@ -1,7 +1,7 @@
 //! `serve`: what it takes on, by its options.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -288,16 +288,18 @@ fn the_time_from_a_write_to_its_acknowledgement_is_in_the_metrics() {
     let server = Server::start(there.path(), &[]);
     let mut registered = proxy("p1");
     server.put("/v1/catalog/register", &registered);
-    let counts = |stage: &str, count: u64| {
+    // Gives way between two looks: what is to be counted is on its way in this thread's runtime.
+    let counts = async |stage: &str, count: u64| {
         let line = format!("proxycfg_propagation_seconds_count{{stage=\"{stage}\"}} {count}");
-        until(&line, || {
-            let metrics = server.text("/metrics");
-            metrics.lines().any(|l| l == line).then_some(())
-        });
+        let deadline = Instant::now() + DEADLINE;
+        while !server.text("/metrics").lines().any(|l| l == line) {
+            assert!(Instant::now() < deadline, "in vain: {line}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     };
     runtime().block_on(async {
         let mut stream = Stream::served(server.xds, "p1").await.unwrap();
-        counts("sent", 0);
+        counts("sent", 0).await;
         let answer = |nonce: &str| DiscoveryRequest {
             type_url: ResourceType::Cluster.url().into(),
             response_nonce: nonce.into(),
@@ -309,10 +311,10 @@ fn the_time_from_a_write_to_its_acknowledgement_is_in_the_metrics() {
         server.put("/v1/catalog/register", &registered);
         let response = stream.next().await.unwrap().expect("the new clusters");
         for stage in ["snapshot", "resources", "sent"] {
-            counts(stage, 1);
+            counts(stage, 1).await;
         }
         stream.requests.send(answer(&response.nonce)).await.unwrap();
-        counts("acknowledged", 1);
+        counts("acknowledged", 1).await;
     });
 }
 
