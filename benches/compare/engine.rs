@@ -46,6 +46,8 @@ pub fn fan_out(size: &Size) {
         };
         let begin = Instant::now();
         let index = write(0, status);
+        // One wait for all, as a server's threads would: to sleep and wake for each watch in turn would measure just that.
+        settle(&engine, index);
         for watch in &mut watches {
             while next(watch).store_index < index {}
         }
