@@ -23,8 +23,7 @@ use super::answers::Step;
 use super::core::Core;
 use super::inputs::StepInputs;
 use super::progress::{Gate, Gates};
-use super::queries::QuerySlot;
-use super::registry::{Entry, Held, Marks};
+use super::registry::{Entry, Held, Marks, Recent, keep_wanted};
 use super::stepper::FEW_READERS;
 
 /// Who reads an answer: a proxy's own state, or a cohort.
@@ -108,8 +107,7 @@ struct CohortRun {
     state: CohortState,
     /// The queries held, sorted by id.
     held: Held,
-    /// As a proxy's: queries to be looked at again in every run until one at the step given.
-    recent: Vec<(QueryId, u64)>,
+    recent: Recent,
     /// Look at everything.
     all: bool,
     /// The step that it is at.
@@ -145,7 +143,7 @@ impl Cohort {
             run: Mutex::new(CohortRun {
                 state,
                 held: Held::new(),
-                recent: Vec::new(),
+                recent: Recent::default(),
                 all: true,
                 at: 0,
             }),
@@ -202,9 +200,7 @@ impl Cohort {
         let due = run.state.output().deadline().is_some_and(|due| due <= now);
         // The other members know of what was marked: they are woken for it too.
         let mut others_know = !run.all && !due;
-        if run.at < step.seq && !run.recent.is_empty() {
-            dirty.extend(run.recent.iter().map(|(query, _)| *query));
-            run.recent.retain(|(_, marking)| *marking > step.seq);
+        if run.at < step.seq && run.recent.look_at(step.seq, &mut dirty) {
             others_know = false;
         }
         run.at = step.seq;
@@ -235,7 +231,7 @@ impl Cohort {
             state.run(settings, &core.shared, &mut inputs, changed, now)
         }));
         let added = std::mem::take(&mut inputs.added);
-        run.recent.extend(added);
+        run.recent.0.extend(added);
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(panic) => {
@@ -249,8 +245,7 @@ impl Cohort {
             .parts
             .fetch_add(outcome.built, Ordering::Relaxed);
         let dropped = if outcome.rewired {
-            let wants = run.state.wants();
-            run.let_go(|id| wants.binary_search(&id).is_err())
+            keep_wanted(&mut run.held, &run.state.wants())
         } else {
             Vec::new()
         };
@@ -287,20 +282,8 @@ impl CohortRun {
     fn found(&self) -> Found {
         Found::Current {
             output: self.state.output().clone(),
-            again: !self.recent.is_empty(),
+            again: !self.recent.0.is_empty(),
         }
-    }
-
-    fn let_go(&mut self, unwanted: impl Fn(QueryId) -> bool) -> Vec<Arc<QuerySlot>> {
-        let mut dropped = Vec::new();
-        self.held.retain(|slot| {
-            let drop = unwanted(slot.id);
-            if drop {
-                dropped.push(slot.clone());
-            }
-            !drop
-        });
-        dropped
     }
 }
 

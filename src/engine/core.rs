@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
@@ -264,6 +265,17 @@ impl Core {
             .collect();
         if !idle.is_empty() {
             self.tell(|inbox| inbox.idle.extend(idle));
+        }
+    }
+
+    /// Waits until the engine's threads have ended, or for the deadline. Returns how many are left.
+    pub fn await_threads(&self, deadline: Instant) -> usize {
+        loop {
+            let left = self.threads.load(Ordering::SeqCst);
+            if left == 0 || Instant::now() >= deadline {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -20,7 +20,7 @@ use super::answers::{Evaluator, Step};
 use super::callbacks::{Rest, mark_engine_thread, on_engine_thread};
 use super::core::{Core, Lanes};
 use super::register::{RegisterError, RegisterOptions, Registered, validate};
-use super::registry::{Entry, Held, Meta, RunState, Schedule};
+use super::registry::{Entry, Held, Meta, Recent, RunState, Schedule};
 use super::status::{EngineCounts, ProxyStatus, WaitError};
 use super::stepper::{Inbox, Stepper};
 use super::watch::{CallbackWatch, Watch, WatchEvent};
@@ -216,7 +216,7 @@ impl Manager {
                         own_deadline: None,
                         untold: false,
                         held: Held::new(),
-                        recent: Vec::new(),
+                        recent: Recent::default(),
                         unpublished: None,
                         publish_at: Duration::ZERO,
                         armed: None,
@@ -424,10 +424,7 @@ impl Manager {
         let core = self.core();
         let mut stuck_threads = core.callbacks.close(deadline, Rest::Dropped);
         if !on_engine_thread() {
-            while core.threads.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            stuck_threads += core.threads.load(Ordering::SeqCst);
+            stuck_threads += core.await_threads(deadline);
         }
         // Last: until then the step loop and the workers may be ending subscriptions, which feeds must hear of: what a feed
         // isn't told of it keeps, and the engine with it.
@@ -436,9 +433,7 @@ impl Manager {
             let started = std::thread::Builder::new()
                 .name("proxycfg-close".to_owned())
                 .spawn(move || {
-                    while waiting.threads.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
+                    waiting.await_threads(deadline);
                     waiting.feeds.close(deadline, Rest::Done);
                 });
             if started.is_ok() {

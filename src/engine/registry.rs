@@ -87,6 +87,34 @@ pub(super) struct Schedule {
 /// The queries that a state holds, sorted by id: a proxy's own parts need one or two.
 pub(super) type Held = SmallVec<[Arc<QuerySlot>; 2]>;
 
+/// Lets go of the queries that aren't among `wants`, which is sorted.
+pub(super) fn keep_wanted(held: &mut Held, wants: &[QueryId]) -> Vec<Arc<QuerySlot>> {
+    let mut dropped = Vec::new();
+    held.retain(|slot| {
+        let keep = wants.binary_search(&slot.id).is_ok();
+        if !keep {
+            dropped.push(slot.clone());
+        }
+        keep
+    });
+    dropped
+}
+
+/// Queries whose change may not be marked: because the state came for them while the step given was being marked, or because
+/// their answer wasn't taken care of. Looked at again in every run until one at that step.
+#[derive(Debug, Default)]
+pub(super) struct Recent(pub Vec<(QueryId, u64)>);
+
+impl Recent {
+    /// Adds them to what a run at step `seq` looks at. Returns whether there are any.
+    pub fn look_at(&mut self, seq: u64, dirty: &mut Vec<QueryId>) -> bool {
+        dirty.extend(self.0.iter().map(|(query, _)| *query));
+        let any = !self.0.is_empty();
+        self.0.retain(|(_, marking)| *marking > seq);
+        any
+    }
+}
+
 /// What only the worker that runs the state touches.
 #[derive(Debug)]
 pub(super) struct RunState {
@@ -101,9 +129,7 @@ pub(super) struct RunState {
     pub untold: bool,
     /// The queries held for the proxy's own parts, sorted by id.
     pub held: Held,
-    /// Queries whose change may not be marked: because the state came for them while the step given was being marked, or because
-    /// their answer wasn't taken care of. Looked at again in every run until one at that step.
-    pub recent: Vec<(QueryId, u64)>,
+    pub recent: Recent,
     /// A snapshot that waits for its turn under a publish limit.
     pub unpublished: Option<SnapshotRef>,
     /// The earliest monotonic time to publish at.

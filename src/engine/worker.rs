@@ -16,7 +16,7 @@ use super::cohorts::{Found, Reader};
 use super::core::Core;
 use super::inputs::StepInputs;
 use super::progress::Gates;
-use super::registry::{Entry, RunState, SnapshotRef};
+use super::registry::{Entry, RunState, SnapshotRef, keep_wanted};
 
 /// After this many runs from the fast lane in a row, one from the bulk lane has its turn.
 const MOST_FAST: u32 = 32;
@@ -123,10 +123,7 @@ fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) -> RunEnd 
         return RunEnd::Done;
     }
     core.counters.runs.fetch_add(1, Ordering::Relaxed);
-    if !run.recent.is_empty() {
-        dirty.extend(run.recent.iter().map(|(query, _)| *query));
-        run.recent.retain(|(_, marking)| *marking > step.seq);
-    }
+    run.recent.look_at(step.seq, &mut dirty);
     if let Err(panic) = run_own(core, entry, run, &step, &gates, all, dirty, now) {
         fault(core, entry, run, &panic, now);
         catch_up(core, entry, run, &step, gates, false);
@@ -216,7 +213,7 @@ fn run_own(
         )
     }));
     let added = std::mem::take(&mut inputs.added);
-    run.recent.extend(added);
+    run.recent.0.extend(added);
     let outcome = outcome.map_err(|panic| super::panic_text(panic.as_ref()).to_owned())?;
     core.counters
         .parts
@@ -228,15 +225,7 @@ fn run_own(
         return Ok(());
     }
     if outcome.rewired {
-        let wants = run.state.wants();
-        let mut dropped = Vec::new();
-        run.held.retain(|slot| {
-            let keep = wants.binary_search(&slot.id).is_ok();
-            if !keep {
-                dropped.push(slot.clone());
-            }
-            keep
-        });
+        let dropped = keep_wanted(&mut run.held, &run.state.wants());
         core.release(entry.number, dropped);
     }
     Ok(())
@@ -391,7 +380,7 @@ fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, n
 /// If a query is to be looked at again and a later step is out, the state runs again. If none is, the step loop will find the
 /// state when it publishes the next.
 fn catch_up(core: &Core, entry: &Entry, run: &RunState, step: &Step, gates: Gates, again: bool) {
-    let again = again || !run.recent.is_empty();
+    let again = again || !run.recent.0.is_empty();
     if again && core.current_step().seq != step.seq {
         want(entry, gates);
     }
