@@ -24,7 +24,7 @@ fn main() {
     let quick = std::env::args().any(|a| a == "--quick" || a == "--test");
     let (rounds, chains) = if quick { (20, 50) } else { (2_000, 1_000) };
     for splits in [1, 10, 100] {
-        let time = chains::flat(splits, rounds);
+        let time = median(&chains::flat(splits), splits, rounds);
         row(&format!("compile a chain of {splits} splits"), time, splits);
     }
     nested(10, rounds);

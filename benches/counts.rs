@@ -10,28 +10,25 @@
     reason = "a bench fails by panicking"
 )]
 
-use std::collections::BTreeMap;
+#[path = "support/chains.rs"]
+#[allow(dead_code, reason = "other benches use the rest")]
+mod chains;
+#[path = "support/rig.rs"]
+mod rig;
+#[path = "support/world.rs"]
+#[allow(dead_code, reason = "other benches use the rest")]
+mod world;
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use proxycfg::ca::Authority;
-use proxycfg::chain::{ChainRequest, EntrySet, compile};
-use proxycfg::clock::TestClock;
-use proxycfg::hcl::Value;
-use proxycfg::model::{
-    CaConfig, CheckStatus, ConfigEntry, HealthCheck, LeafRequest, Node, ProxyConfig,
-    ServiceInstance, ServiceKind, Upstream, decode_document,
-};
-use proxycfg::proxy::{Changed, Input, Inputs, ProxySettings, SharedParts, SoloProxy};
-use proxycfg::snapshot::Part;
-use proxycfg::source::{Answer, ChainCheck, QueryId, StoreViews};
-use proxycfg::store::{MemoryBackend, Register};
-use proxycfg::{
-    Embedded, EmbeddedConfig, Op, ProxyId, ProxySource, Query, RegisterOptions, Registration,
-    SnapshotRef, Store, Transaction,
-};
-use serde_json::json;
+use proxycfg::chain::{ChainRequest, compile};
+use proxycfg::model::LeafRequest;
+use proxycfg::proxy::Changed;
+use proxycfg::{Embedded, EmbeddedConfig, ProxyId, ProxySource, RegisterOptions, Registration};
+use rig::{Rig, authority};
 use triomphe::Arc;
+use world::{service, sidecar};
 
 /// A row does its work so many times.
 type Row = (&'static str, fn(u32));
@@ -92,188 +89,11 @@ fn maybe<T>(count: bool, work: impl FnOnce() -> T) -> T {
     }
 }
 
-fn service(number: usize) -> String {
-    format!("s{number}")
-}
-
-fn sidecar(service: &str, id: &str, upstreams: impl Iterator<Item = String>) -> ServiceInstance {
-    let dials = |(name, port)| Upstream {
-        destination_name: name,
-        local_bind_port: port,
-        ..Upstream::default()
-    };
-    ServiceInstance {
-        kind: ServiceKind::ConnectProxy,
-        id: id.into(),
-        service: format!("{service}-sidecar-proxy"),
-        port: 21000,
-        proxy: ProxyConfig {
-            destination_service_name: service.into(),
-            destination_service_id: service.into(),
-            local_service_port: 8080,
-            upstreams: upstreams.zip(9001..).map(dials).collect(),
-            ..ProxyConfig::default()
-        },
-        ..ServiceInstance::default()
-    }
-}
-
-fn write_instance(store: &Store, service: &str, number: usize, status: CheckStatus) -> u64 {
-    let node = Node {
-        node: format!("node-{number}"),
-        address: format!("10.0.{}.{}", number / 250, number % 250),
-        datacenter: "dc1".into(),
-        ..Node::default()
-    };
-    let id = format!("{service}-{number}");
-    let check = HealthCheck {
-        node: node.node.clone(),
-        check_id: format!("{id}-alive").as_str().into(),
-        service_id: id.clone(),
-        status,
-        ..HealthCheck::default()
-    };
-    let register = Register {
-        node,
-        service: Some(sidecar(service, &id, std::iter::empty())),
-        checks: vec![check],
-        ..Register::default()
-    };
-    let written = store.apply(Transaction::of(Op::Register(Box::new(register))));
-    written.expect("a write").index
-}
-
-fn authority() -> Authority {
-    let clock = std::sync::Arc::new(TestClock::new());
-    Authority::bootstrap(clock, "dc1", CaConfig::default()).expect("an authority")
-}
-
-/// Answers as the engine would have them.
-#[derive(Default)]
-struct Answers {
-    ids: BTreeMap<Query, QueryId>,
-    inputs: BTreeMap<QueryId, Input>,
-}
-
-impl Inputs for Answers {
-    fn get(&mut self, query: &Query) -> (QueryId, Input) {
-        let next = QueryId(self.ids.len() as u64 + 1);
-        let id = *self.ids.entry(query.clone()).or_insert(next);
-        let input = self.inputs.get(&id).cloned();
-        (id, input.unwrap_or(Input::Pending))
-    }
-}
-
-/// A store with services, and what a proxy asks of it: the pure core without threads.
-struct World {
-    authority: Authority,
-    store: Store,
-    views: StoreViews,
-    answers: Answers,
-    settings: ProxySettings,
-    shared: SharedParts,
-    instance: Arc<ServiceInstance>,
-    upstreams: usize,
-}
-
-impl World {
-    fn new(upstreams: usize, endpoints: usize) -> Self {
-        let check = std::sync::Arc::new(ChainCheck);
-        let store = Store::new(Box::new(MemoryBackend), check).expect("a store");
-        let authority = authority();
-        let roots = Box::new(authority.roots());
-        let written = store.apply(Transaction::of(Op::SetCaRoots { roots, cas: None }));
-        written.expect("a write");
-        for number in 0..upstreams {
-            for endpoint in 0..endpoints {
-                write_instance(&store, &service(number), endpoint, CheckStatus::Passing);
-            }
-        }
-        Self {
-            authority,
-            store,
-            views: StoreViews {
-                datacenter: "dc1".into(),
-            },
-            answers: Answers::default(),
-            settings: ProxySettings::default(),
-            shared: SharedParts::default(),
-            instance: Arc::new(sidecar("web", "web", (0..upstreams).map(service))),
-            upstreams,
-        }
-    }
-
-    fn answer(&self, query: &Query) -> Answer {
-        if let Query::Leaf { service } = query {
-            let issued = self
-                .authority
-                .issue(&LeafRequest::for_service(service.as_str()));
-            return Answer::Leaf(Part::new(issued.expect("a certificate")));
-        }
-        let snapshot = self.store.snapshot();
-        let answer = self.views.answer(query, &snapshot.reader());
-        answer.expect("an answer")
-    }
-
-    fn proxy(&self) -> SoloProxy {
-        let registration = Part::new(Registration::Definition(self.instance.clone()));
-        let id = ProxyId::new("web", "bench");
-        SoloProxy::new(id, ServiceKind::ConnectProxy, registration).expect("a state")
-    }
-
-    fn run(&mut self, proxy: &mut SoloProxy, changed: Changed<'_>) -> Option<SnapshotRef> {
-        let now = Duration::ZERO;
-        let answers = &mut self.answers;
-        let outcome = proxy.run(&self.settings, &self.shared, answers, changed, 1, now);
-        outcome.snapshot
-    }
-
-    /// Runs a proxy, answering what it asks, until it asks nothing more.
-    fn settle(&mut self, proxy: &mut SoloProxy) -> SnapshotRef {
-        let mut last = None;
-        loop {
-            last = self.run(proxy, Changed::All).or(last);
-            let open = self.answers.ids.iter();
-            let open = open.filter(|(_, id)| !self.answers.inputs.contains_key(id));
-            let open: Vec<(Query, QueryId)> = open.map(|(q, id)| (q.clone(), *id)).collect();
-            if open.is_empty() {
-                break;
-            }
-            for (query, id) in open {
-                let answer = self.answer(&query);
-                self.answers.inputs.insert(id, Input::Answered(answer));
-            }
-        }
-        let last = last.expect("a snapshot");
-        let text = serde_json::to_value(&*last).expect("JSON");
-        let upstreams = text["ConnectProxy"]["Upstreams"].as_object();
-        assert_eq!(upstreams.expect("upstreams").len(), self.upstreams);
-        last
-    }
-
-    /// Changes the health of an endpoint of the first upstream; the query whose answer is another.
-    fn change(&mut self, passing: bool) -> QueryId {
-        let status = match passing {
-            true => CheckStatus::Passing,
-            false => CheckStatus::Critical,
-        };
-        write_instance(&self.store, "s0", 0, status);
-        let changed = self.answers.ids.iter().find_map(|(query, id)| match query {
-            Query::Endpoints(of) if of.service == "s0" => Some((query.clone(), *id)),
-            _ => None,
-        });
-        let (query, id) = changed.expect("endpoints are asked for");
-        let answer = self.answer(&query);
-        self.answers.inputs.insert(id, Input::Answered(answer));
-        id
-    }
-}
-
 /// A snapshot handed to a watcher: cloned and dropped.
 fn handle(times: u32) {
-    let mut world = World::new(10, 10);
-    let mut proxy = world.proxy();
-    let snapshot = world.settle(&mut proxy);
+    let mut rig = Rig::new(10, 10);
+    let mut proxy = rig.proxy();
+    let snapshot = rig.settle(&mut proxy);
     repeat(times, |count| {
         maybe(count, || drop(black_box(snapshot.clone())));
     });
@@ -281,14 +101,14 @@ fn handle(times: u32) {
 
 /// From the new answer to the new snapshot.
 fn next_snapshot(upstreams: usize, endpoints: usize, times: u32) {
-    let mut world = World::new(upstreams, endpoints);
-    let mut proxy = world.proxy();
-    let mut last = world.settle(&mut proxy);
+    let mut rig = Rig::new(upstreams, endpoints);
+    let mut proxy = rig.proxy();
+    let mut last = rig.settle(&mut proxy);
     let mut passing = true;
     repeat(times, |count| {
         passing = !passing;
-        let changed = [world.change(passing)];
-        let next = maybe(count, || world.run(&mut proxy, Changed::Queries(&changed)));
+        let changed = [rig.change(passing)];
+        let next = maybe(count, || rig.run(&mut proxy, Changed::Queries(&changed)));
         let next = next.expect("a new snapshot");
         assert!(!last.diff(&next).is_empty(), "the endpoints changed");
         last = next;
@@ -297,14 +117,14 @@ fn next_snapshot(upstreams: usize, endpoints: usize, times: u32) {
 
 /// A new proxy whose upstreams others have too: from its registration to its first snapshot, in the pure core.
 fn first_snapshot(times: u32) {
-    let mut world = World::new(10, 10);
-    let mut first = world.proxy();
-    world.settle(&mut first);
+    let mut rig = Rig::new(10, 10);
+    let mut first = rig.proxy();
+    rig.settle(&mut first);
     let mut proxies = Vec::new();
     repeat(times, |count| {
         let made = maybe(count, || {
-            let mut proxy = world.proxy();
-            let snapshot = world.run(&mut proxy, Changed::All);
+            let mut proxy = rig.proxy();
+            let snapshot = rig.run(&mut proxy, Changed::All);
             (proxy, snapshot)
         });
         assert!(made.1.is_some(), "complete at once");
@@ -336,45 +156,9 @@ fn register(times: u32) {
     engine.close(until());
 }
 
-fn entry(json: serde_json::Value) -> ConfigEntry {
-    let read = decode_document::<ConfigEntry>(&Value::from_json(&json));
-    read.unwrap_or_else(|problems| panic!("{}", problems.text()))
-        .0
-}
-
 /// Compiles the chain of a splitter with so many legs, each to a subset of a service of its own.
 fn chain(splits: usize, times: u32) {
-    let (share, rest) = (10_000 / splits, 10_000 % splits);
-    let legs = (0..splits).map(|n| {
-        let hundredths = share + usize::from(n < rest);
-        json!({
-            "Weight": hundredths as f64 / 100.0, "Service": service(n), "ServiceSubset": "v1",
-            "RequestHeaders": {"Set": {"x-leg": service(n)}},
-        })
-    });
-    let splitter =
-        json!({"Kind": "service-splitter", "Name": "api", "Splits": legs.collect::<Vec<_>>()});
-    let defaults =
-        |name: &str| json!({"Kind": "service-defaults", "Name": name, "Protocol": "http"});
-    let mut all = vec![splitter, defaults("api")];
-    for name in (0..splits).map(service) {
-        all.push(defaults(&name));
-        all.push(json!({
-            "Kind": "service-resolver", "Name": name, "ConnectTimeout": "3s",
-            "Subsets": {"v1": {"Filter": "Service.Meta.version == v1"}},
-        }));
-    }
-    let mut entries = EntrySet::default();
-    for json in all {
-        match entry(json) {
-            ConfigEntry::ServiceSplitter(splitter) => entries.add_splitter(Arc::new(splitter)),
-            ConfigEntry::ServiceResolver(resolver) => entries.add_resolver(Arc::new(resolver)),
-            ConfigEntry::ServiceDefaults(defaults) => {
-                entries.add_service_defaults(Arc::new(defaults));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
+    let entries = chains::flat(splits);
     let request = ChainRequest::new("api", "dc1", "trust.consul");
     repeat(times, |count| {
         let chain = maybe(count, || compile(&request, &entries));
@@ -395,9 +179,9 @@ fn leaf(times: u32) {
 /// All Envoy resources of a snapshot, none of which has been encoded before.
 #[cfg(feature = "xds")]
 fn all_resources(times: u32) {
-    let mut world = World::new(10, 10);
-    let mut proxy = world.proxy();
-    let snapshot = world.settle(&mut proxy);
+    let mut rig = Rig::new(10, 10);
+    let mut proxy = rig.proxy();
+    let snapshot = rig.settle(&mut proxy);
     repeat(times, |count| {
         let generator = proxycfg::xds::Generator::new();
         let generated = maybe(count, || generator.resources(&snapshot, None));
@@ -408,16 +192,16 @@ fn all_resources(times: u32) {
 /// The Envoy resources after an endpoint has changed: one is encoded.
 #[cfg(feature = "xds")]
 fn next_resources(times: u32) {
-    let mut world = World::new(10, 10);
-    let mut proxy = world.proxy();
-    let snapshot = world.settle(&mut proxy);
+    let mut rig = Rig::new(10, 10);
+    let mut proxy = rig.proxy();
+    let snapshot = rig.settle(&mut proxy);
     let generator = proxycfg::xds::Generator::new();
     let mut last = generator.resources(&snapshot, None);
     let mut passing = true;
     repeat(times, |count| {
         passing = !passing;
-        let changed = [world.change(passing)];
-        let next = world.run(&mut proxy, Changed::Queries(&changed));
+        let changed = [rig.change(passing)];
+        let next = rig.run(&mut proxy, Changed::Queries(&changed));
         let next = next.expect("a new snapshot");
         let before = generator.encodings();
         last = maybe(count, || generator.resources(&next, Some(&last)));

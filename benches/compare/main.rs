@@ -16,6 +16,9 @@
 mod chains;
 mod core;
 mod engine;
+#[path = "../support/rig.rs"]
+mod rig;
+#[path = "../support/world.rs"]
 mod world;
 
 use std::alloc::{GlobalAlloc, Layout, System};

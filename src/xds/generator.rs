@@ -56,7 +56,7 @@ pub struct Generated {
     memory: Memory,
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "server"))]
 impl Generated {
     /// A result that says nothing about what it was made from.
     pub(crate) fn of(set: ResourceSet) -> Self {
