@@ -20,8 +20,9 @@ use crate::proxy::{Changed, CohortOutput, CohortSpec, CohortState};
 use crate::source::{AuthScope, QueryId};
 
 use super::answers::Step;
-use super::core::Core;
+use super::core::{Core, CounterCells};
 use super::inputs::StepInputs;
+use super::lanes::Gathering;
 use super::progress::{Gate, Gates};
 use super::registry::{Entry, Held, Marks, Recent, keep_wanted};
 use super::stepper::FEW_READERS;
@@ -55,6 +56,14 @@ impl Reader {
         match self {
             Self::Proxy(entry) => entry.schedule.lock().marks.add(query, seq),
             Self::Cohort(cohort) => cohort.marks.lock().add(query, seq),
+        }
+    }
+
+    /// Adds the proxies that are woken for it.
+    pub fn gather(self, into: &mut Gathering<'_>) {
+        match self {
+            Self::Proxy(entry) => into.add(entry),
+            Self::Cohort(cohort) => into.add_all(&cohort.members()),
         }
     }
 
@@ -186,6 +195,7 @@ impl Cohort {
     pub fn refresh(
         self: &Arc<Self>,
         core: &Arc<Core>,
+        counters: &CounterCells,
         member: &Arc<Entry>,
         step: &Step,
         gates: &Gates,
@@ -241,9 +251,7 @@ impl Cohort {
             }
         };
         run.all = false;
-        core.counters
-            .parts
-            .fetch_add(outcome.built, Ordering::Relaxed);
+        counters.parts.fetch_add(outcome.built, Ordering::Relaxed);
         let dropped = if outcome.rewired {
             keep_wanted(&mut run.held, &run.state.wants())
         } else {

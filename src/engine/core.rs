@@ -18,9 +18,11 @@ use super::EngineConfig;
 use super::answers::{Evaluator, Step};
 use super::callbacks::CallbackPool;
 use super::cohorts::Cohorts;
+use super::lanes::{Lanes, Token};
+use super::limit::PublishLimit;
 use super::progress::{Gate, Gates, Progress};
 use super::queries::{QuerySlot, QueryTable};
-use super::registry::{Entry, Registry};
+use super::registry::{Entry, Registry, Schedule};
 use super::stepper::Inbox;
 
 /// Everything that the threads of an engine share.
@@ -41,24 +43,21 @@ pub(super) struct Core {
     pub inbox: Arc<Mutex<Inbox>>,
     pub inbox_wake: Sender<()>,
     step: RwLock<Arc<Step>>,
+    /// The number of `step`.
+    step_seq: AtomicU64,
     /// The newest step whose changes are being marked, or have been.
     pub marking: AtomicU64,
     lanes: RwLock<Option<Lanes>>,
-    pub counters: CounterCells,
-    pub limiter: Mutex<super::limit::RateLimiter>,
+    /// Of the workers, one each, so that they don't wait for each other; then of all other threads.
+    counters: Box<[CounterCells]>,
+    pub limit: PublishLimit,
     /// Worker and step threads alive.
     pub threads: AtomicUsize,
 }
 
-/// The sending ends of the run queue.
-#[derive(Clone)]
-pub(super) struct Lanes {
-    pub fast: Sender<Arc<Entry>>,
-    pub bulk: Sender<Arc<Entry>>,
-}
-
-/// Work done over the engine's life.
+/// Work done over the engine's life. On cache lines of its own.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct CounterCells {
     pub steps: AtomicU64,
     pub runs: AtomicU64,
@@ -84,7 +83,9 @@ impl Core {
         lanes: Lanes,
     ) -> Self {
         let callbacks = CallbackPool::new(config.callback_threads, config.callback_idle_time);
-        let limiter = super::limit::RateLimiter::new(config.updates_per_second);
+        let limit = PublishLimit::new(config.updates_per_second);
+        let counters = (0..=config.workers.max(1)).map(|_| CounterCells::default());
+        let counters = counters.collect();
         let feeds = CallbackPool::new(config.callback_threads, config.callback_idle_time);
         Self {
             feeds,
@@ -101,11 +102,12 @@ impl Core {
             sink,
             inbox,
             inbox_wake,
+            step_seq: AtomicU64::new(step.seq),
             step: RwLock::new(Arc::new(step)),
             marking: AtomicU64::new(0),
             lanes: RwLock::new(Some(lanes)),
-            counters: CounterCells::default(),
-            limiter: Mutex::new(limiter),
+            counters,
+            limit,
             threads: AtomicUsize::new(0),
         }
     }
@@ -115,8 +117,19 @@ impl Core {
         self.step.read().clone()
     }
 
+    /// The number of the newest step. Whoever has been woken for a step finds it, or a later one.
+    pub fn current_seq(&self) -> u64 {
+        self.step_seq.load(Ordering::SeqCst)
+    }
+
     pub fn publish_step(&self, step: Step) {
-        let old = std::mem::replace(&mut *self.step.write(), Arc::new(step));
+        let seq = step.seq;
+        let old = {
+            let mut current = self.step.write();
+            let old = std::mem::replace(&mut *current, Arc::new(step));
+            self.step_seq.store(seq, Ordering::SeqCst);
+            old
+        };
         // It may be the last handle of a large map: dropped outside the lock.
         drop(old);
     }
@@ -132,21 +145,25 @@ impl Core {
     /// run.
     pub fn wake_marked(&self, entry: &Arc<Entry>, bulk: bool, work: &Gate, gates: Gates) {
         let mut schedule = entry.schedule.lock();
-        let taken_in = work.step().is_some_and(|seq| schedule.ran_at >= seq);
-        if entry.is_retired() || (taken_in && !schedule.running) {
+        if entry.is_retired() || schedule.has_taken_in(work) {
             return;
         }
         let newer = schedule.gates.put_back(gates);
-        // An older one holds back newer steps too.
-        if !schedule.gates.holds_step() {
-            schedule.gates.add(work.clone());
-        }
-        if !taken_in {
-            schedule.wanted = true;
+        if schedule.want_for(work) {
             self.enqueue(entry, &mut schedule, bulk);
         }
         drop(schedule);
         drop(newer);
+    }
+
+    /// Has many states run that were marked for one step, which is published now.
+    pub fn wake_herd(&self, tokens: Vec<Token>) {
+        if let Some(lanes) = &*self.lanes.read() {
+            for token in tokens {
+                // The workers end after the lanes are closed.
+                let _ = lanes.bulk.send(token);
+            }
+        }
     }
 
     /// Has a proxy run for what another member of its cohort has found.
@@ -182,7 +199,7 @@ impl Core {
         drop(spare);
     }
 
-    fn enqueue(&self, entry: &Arc<Entry>, schedule: &mut super::registry::Schedule, bulk: bool) {
+    fn enqueue(&self, entry: &Arc<Entry>, schedule: &mut Schedule, bulk: bool) {
         if schedule.running {
             // The worker that runs it looks again when done.
             return;
@@ -192,12 +209,7 @@ impl Core {
 
     /// Puts a token of the state into a lane, unless one is there. A state that waits in the bulk lane moves ahead when
     /// a fast reason comes. Returns false if the lanes are closed.
-    pub fn put(
-        &self,
-        entry: &Arc<Entry>,
-        schedule: &mut super::registry::Schedule,
-        bulk: bool,
-    ) -> bool {
+    pub fn put(&self, entry: &Arc<Entry>, schedule: &mut Schedule, bulk: bool) -> bool {
         if schedule.in_fast || (bulk && schedule.in_bulk) {
             return true;
         }
@@ -206,7 +218,7 @@ impl Core {
             return false;
         };
         if bulk {
-            schedule.in_bulk = lanes.bulk.send(entry.clone()).is_ok();
+            schedule.in_bulk = lanes.bulk.send(Token::One(entry.clone())).is_ok();
         } else {
             schedule.in_fast = lanes.fast.send(entry.clone()).is_ok();
         }
@@ -279,7 +291,21 @@ impl Core {
         }
     }
 
-    pub fn count(counter: &AtomicU64) -> u64 {
-        counter.load(Ordering::Relaxed)
+    /// The counters of a worker.
+    pub fn counters_of(&self, worker: usize) -> &CounterCells {
+        // The last is for whoever is no worker.
+        let at = worker.min(self.counters.len() - 1);
+        &self.counters[at]
+    }
+
+    /// The counters of a thread that is no worker.
+    pub fn counters(&self) -> &CounterCells {
+        self.counters_of(usize::MAX)
+    }
+
+    /// What all threads have counted.
+    pub fn count(&self, of: impl Fn(&CounterCells) -> &AtomicU64) -> u64 {
+        let each = self.counters.iter();
+        each.map(|cells| of(cells).load(Ordering::Relaxed)).sum()
     }
 }

@@ -1,17 +1,53 @@
 //! The update rate limit: a token bucket with a burst of one, shared by all proxies (engine.md 2.1). Off by default.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// The limit that all workers share. Without one they don't meet here.
+pub(super) struct PublishLimit {
+    limited: AtomicBool,
+    limiter: Mutex<RateLimiter>,
+}
+
+impl PublishLimit {
+    /// A limit of this many updates a second; 0 or less means none.
+    pub fn new(per_second: f64) -> Self {
+        let limiter = RateLimiter::new(per_second);
+        Self {
+            limited: AtomicBool::new(limiter.interval.is_some()),
+            limiter: Mutex::new(limiter),
+        }
+    }
+
+    /// Changes the limit for later reservations.
+    pub fn set(&self, per_second: f64) {
+        let mut limiter = self.limiter.lock();
+        limiter.set(per_second);
+        self.limited
+            .store(limiter.interval.is_some(), Ordering::SeqCst);
+    }
+
+    /// The earliest time at which one more snapshot may be published.
+    pub fn reserve(&self, now: Duration) -> Duration {
+        if !self.limited.load(Ordering::SeqCst) {
+            return now;
+        }
+        self.limiter.lock().reserve(now)
+    }
+}
 
 /// Hands out the times at which snapshots may be published.
 #[derive(Debug)]
-pub(super) struct RateLimiter {
+struct RateLimiter {
     interval: Option<Duration>,
     next: Duration,
 }
 
 impl RateLimiter {
     /// A limit of this many updates a second; 0 or less means none.
-    pub fn new(per_second: f64) -> Self {
+    fn new(per_second: f64) -> Self {
         let mut limiter = Self {
             interval: None,
             next: Duration::ZERO,
@@ -21,7 +57,7 @@ impl RateLimiter {
     }
 
     /// Changes the limit for later reservations.
-    pub fn set(&mut self, per_second: f64) {
+    fn set(&mut self, per_second: f64) {
         self.interval = (per_second > 0.0 && per_second.is_finite())
             .then(|| Duration::from_secs_f64(1.0 / per_second));
         if self.interval.is_none() {
@@ -30,7 +66,7 @@ impl RateLimiter {
     }
 
     /// The earliest time at which one more snapshot may be published.
-    pub fn reserve(&mut self, now: Duration) -> Duration {
+    fn reserve(&mut self, now: Duration) -> Duration {
         let Some(interval) = self.interval else {
             return now;
         };

@@ -18,7 +18,8 @@ use crate::store::Store;
 
 use super::answers::{Evaluator, Step};
 use super::callbacks::{Rest, mark_engine_thread, on_engine_thread};
-use super::core::{Core, Lanes};
+use super::core::Core;
+use super::lanes::Lanes;
 use super::register::{RegisterError, RegisterOptions, Registered, validate};
 use super::registry::{Entry, Held, Meta, Recent, RunState, Schedule};
 use super::status::{EngineCounts, ProxyStatus, WaitError};
@@ -104,7 +105,7 @@ impl Manager {
         for n in 0..workers {
             let (core2, fast, bulk) = (core.clone(), fast_tokens.clone(), bulk_tokens.clone());
             spawn(&core, format!("proxycfg-work-{n}"), move || {
-                worker::work(&core2, &fast, &bulk)
+                worker::work(&core2, n, &fast, &bulk)
             })?;
         }
         Ok(manager)
@@ -196,6 +197,7 @@ impl Manager {
                     scope,
                     cell: proxy.cell.clone(),
                     retired: AtomicBool::new(false),
+                    ended: AtomicBool::new(false),
                     meta: Mutex::new(Meta {
                         source,
                         registration,
@@ -389,14 +391,13 @@ impl Manager {
 
     /// Changes the update rate limit: most snapshots a second over all proxies; 0 means none.
     pub fn set_update_rate(&self, per_second: f64) {
-        self.core().limiter.lock().set(per_second);
+        self.core().limit.set(per_second);
     }
 
     /// What is alive, and what has been done.
     #[must_use]
     pub fn counts(&self) -> EngineCounts {
         let core = self.core();
-        let counters = &core.counters;
         EngineCounts {
             queries: core.queries.len(),
             states: core.registry.states.load(Ordering::Relaxed),
@@ -406,14 +407,14 @@ impl Manager {
             threads: core.threads.load(Ordering::SeqCst),
             callback_threads: core.callbacks.threads() + core.feeds.threads(),
             shared_parts: core.shared.len(),
-            steps: Core::count(&counters.steps),
-            answers_computed: Core::count(&core.evaluator.computed),
-            chains_compiled: Core::count(&core.evaluator.chains),
-            runs: Core::count(&counters.runs),
-            parts_built: Core::count(&counters.parts),
+            steps: core.count(|cells| &cells.steps),
+            answers_computed: core.evaluator.computed.load(Ordering::Relaxed),
+            chains_compiled: core.evaluator.chains.load(Ordering::Relaxed),
+            runs: core.count(|cells| &cells.runs),
+            parts_built: core.count(|cells| &cells.parts),
             targets_built: core.shared.targets_built(),
-            published: Core::count(&counters.published),
-            panics: Core::count(&counters.panics),
+            published: core.count(|cells| &cells.published),
+            panics: core.count(|cells| &cells.panics),
         }
     }
 

@@ -18,6 +18,7 @@ mod callbacks;
 mod cohorts;
 mod core;
 mod inputs;
+mod lanes;
 mod limit;
 mod manager;
 mod progress;

@@ -15,6 +15,16 @@ use parking_lot::{Condvar, Mutex};
 pub(super) struct Gate(Arc<Work>);
 
 impl Gate {
+    /// A gate of its own behind this one: to be cloned by one thread at a time, while others clone other parts.
+    pub fn part(&self) -> Self {
+        Self(Arc::new(Work {
+            of: self.0.of,
+            behind: Behind::Gate {
+                _whole: self.clone(),
+            },
+        }))
+    }
+
     /// The step that it is of, if it is of one.
     pub fn step(&self) -> Option<u64> {
         match self.0.of {
@@ -26,8 +36,15 @@ impl Gate {
 
 #[derive(Debug)]
 struct Work {
-    progress: Arc<Progress>,
     of: Of,
+    behind: Behind,
+}
+
+/// What is told, or let go of, when work is done.
+#[derive(Debug)]
+enum Behind {
+    Progress(Arc<Progress>),
+    Gate { _whole: Gate },
 }
 
 /// What a state hasn't taken in: the oldest step, and the oldest registry operation. Older ones hold back newer ones, so one of
@@ -127,8 +144,8 @@ impl Progress {
 
     fn gate(self: &Arc<Self>, of: Of) -> Gate {
         Gate(Arc::new(Work {
-            progress: self.clone(),
             of,
+            behind: Behind::Progress(self.clone()),
         }))
     }
 
@@ -184,7 +201,9 @@ impl Progress {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.progress.done(self.of);
+        if let Behind::Progress(progress) = &self.behind {
+            progress.done(self.of);
+        }
     }
 }
 
@@ -225,6 +244,20 @@ mod tests {
         drop(again);
         assert_eq!(progress.done_index(), 20);
         assert!(progress.wait(20, Instant::now()));
+    }
+
+    #[test]
+    fn a_step_is_done_when_all_parts_of_its_gate_are_let_go() {
+        let progress = Arc::new(Progress::default());
+        let gate = progress.open(1, 10);
+        let parts = [gate.part(), gate.part()];
+        assert_eq!(parts[0].step(), Some(1));
+        drop(gate);
+        let [first, second] = parts;
+        drop(first);
+        assert_eq!(progress.done_index(), 0);
+        drop(second);
+        assert_eq!(progress.done_index(), 10);
     }
 
     #[test]

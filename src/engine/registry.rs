@@ -16,7 +16,7 @@ use crate::source::{AuthScope, QueryError, QueryId};
 use crate::sync::Latest;
 
 use super::cohorts::Cohort;
-use super::progress::Gates;
+use super::progress::{Gate, Gates};
 use super::queries::QuerySlot;
 
 /// A snapshot as it is handed out.
@@ -36,6 +36,8 @@ pub(super) struct Entry {
     pub cell: Arc<SnapshotCell>,
     /// Nothing of this generation may be delivered any more.
     pub retired: AtomicBool,
+    /// The state ended by itself; [`Meta::ended`] says why.
+    pub ended: AtomicBool,
     pub meta: Mutex<Meta>,
     pub schedule: Mutex<Schedule>,
     pub run: Mutex<RunState>,
@@ -82,6 +84,28 @@ pub(super) struct Schedule {
     pub wanted: bool,
     /// What this state hasn't taken in.
     pub gates: Gates,
+}
+
+impl Schedule {
+    /// Whether the state has run at the step of `work`, and nobody is at it.
+    pub fn has_taken_in(&self, work: &Gate) -> bool {
+        !self.running && self.is_at(work)
+    }
+
+    fn is_at(&self, work: &Gate) -> bool {
+        work.step().is_some_and(|seq| self.ran_at >= seq)
+    }
+
+    /// Keeps the step of `work` open until the state has taken it in. Returns whether that needs another run.
+    pub fn want_for(&mut self, work: &Gate) -> bool {
+        // An older one holds back newer steps too.
+        if !self.gates.holds_step() {
+            self.gates.add(work.clone());
+        }
+        let wanted = !self.is_at(work);
+        self.wanted |= wanted;
+        wanted
+    }
 }
 
 /// The queries that a state holds, sorted by id: a proxy's own parts need one or two.
@@ -196,7 +220,7 @@ impl Entry {
     }
 
     pub fn has_ended(&self) -> bool {
-        self.meta.lock().ended.is_some()
+        self.ended.load(Ordering::SeqCst)
     }
 }
 

@@ -28,6 +28,7 @@ use crate::store::ChangeFeed;
 use super::answers::{AnswerCell, Step, differs, merge};
 use super::cohorts::Reader;
 use super::core::Core;
+use super::lanes::Gathering;
 use super::progress::{Gate, Gates};
 use super::queries::QuerySlot;
 use super::registry::Entry;
@@ -352,7 +353,7 @@ impl Stepper {
             seen.push((slot, numbers, joined, bulk));
         }
         self.core.publish_step(step);
-        self.core.counters.steps.fetch_add(1, Ordering::Relaxed);
+        self.core.counters().steps.fetch_add(1, Ordering::Relaxed);
         self.sweep_later();
         for again in recheck {
             // Its index may be done already: a step before didn't know what this one has found.
@@ -361,9 +362,15 @@ impl Stepper {
         // Each state once, in the fast lane if one of its answers says so.
         woken.sort_unstable_by_key(|(number, bulk, _)| (*number, *bulk));
         woken.dedup_by_key(|(number, ..)| *number);
+        let mut many = Gathering::new(work);
         for (_, bulk, reader) in woken {
-            reader.wake(&self.core, bulk, work, Gates::default());
+            if bulk {
+                reader.gather(&mut many);
+            } else {
+                reader.wake(&self.core, bulk, work, Gates::default());
+            }
         }
+        self.core.wake_herd(many.finish());
         for (slot, numbers, joined, bulk) in seen {
             for reader in slot.interested_since(joined) {
                 if numbers.binary_search(&reader.number()).is_err() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError, select};
+use crossbeam_channel::{Receiver, select};
 
 use crate::proxy::{Changed, CohortOutput, ProxyState};
 use crate::source::{QueryError, QueryId};
@@ -13,83 +13,190 @@ use crate::sync::fault::{self, Point};
 
 use super::answers::Step;
 use super::cohorts::{Found, Reader};
-use super::core::Core;
+use super::core::{Core, CounterCells};
 use super::inputs::StepInputs;
-use super::progress::Gates;
-use super::registry::{Entry, RunState, SnapshotRef, keep_wanted};
+use super::lanes::{Herd, Token};
+use super::progress::{Gate, Gates};
+use super::registry::{Entry, RunState, Schedule, SnapshotRef, keep_wanted};
 
 /// After this many runs from the fast lane in a row, one from the bulk lane has its turn.
 const MOST_FAST: u32 = 32;
 
 /// Runs states until both lanes are closed. The fast lane goes first, but an endless flow in it doesn't stop the other.
-pub(super) fn work(core: &Arc<Core>, fast: &Receiver<Arc<Entry>>, bulk: &Receiver<Arc<Entry>>) {
+/// `number`: which worker this is, from 0.
+pub(super) fn work(
+    core: &Arc<Core>,
+    number: usize,
+    fast: &Receiver<Arc<Entry>>,
+    bulk: &Receiver<Token>,
+) {
+    let mut worker = Worker {
+        core,
+        counters: core.counters_of(number),
+        step: None,
+    };
+    let mut herd: Option<Herd> = None;
     let mut in_a_row = 0;
     loop {
-        if in_a_row >= MOST_FAST {
-            in_a_row = 0;
-            if let Ok(entry) = bulk.try_recv() {
-                run(core, &entry, true);
-            }
+        if in_a_row < MOST_FAST
+            && let Ok(entry) = fast.try_recv()
+        {
+            in_a_row += 1;
+            worker.run(&entry, &Call::Fast);
+            continue;
         }
-        let (entry, from_bulk) = match fast.try_recv() {
-            Ok(entry) => (entry, false),
-            Err(TryRecvError::Disconnected) => match bulk.recv() {
-                Ok(entry) => (entry, true),
-                Err(_) => return,
-            },
-            Err(TryRecvError::Empty) => select! {
-                recv(fast) -> entry => match entry {
-                    Ok(entry) => (entry, false),
-                    Err(_) => continue,
-                },
-                recv(bulk) -> entry => match entry {
-                    Ok(entry) => (entry, true),
-                    Err(_) => match fast.recv() {
-                        Ok(entry) => (entry, false),
-                        Err(_) => return,
-                    },
-                },
+        in_a_row = 0;
+        if let Some(many) = &mut herd {
+            match many.next() {
+                Some(entry) => worker.run(&entry, &Call::Herd(many.gate())),
+                None => herd = None,
+            }
+            continue;
+        }
+        let token = match bulk.try_recv() {
+            Ok(token) => Some(token),
+            Err(_) => match worker.wait(fast, bulk) {
+                Woken::Fast => None,
+                Woken::Bulk(token) => Some(token),
+                Woken::Closed => return,
             },
         };
-        in_a_row = if from_bulk { 0 } else { in_a_row + 1 };
-        run(core, &entry, from_bulk);
+        match token {
+            Some(Token::One(entry)) => worker.run(&entry, &Call::Bulk),
+            Some(Token::Herd(many)) => herd = Some(many),
+            None => {}
+        }
     }
 }
 
-/// Takes a state's token and runs it, if a run is still wanted and nobody else is at it.
-fn run(core: &Arc<Core>, entry: &Arc<Entry>, from_bulk: bool) {
-    {
-        let mut schedule = entry.schedule.lock();
-        if from_bulk {
-            schedule.in_bulk = false;
-        } else {
-            schedule.in_fast = false;
-        }
-        if schedule.running || !schedule.wanted {
-            return;
-        }
-        schedule.running = true;
+/// Why a state is run.
+enum Call<'h> {
+    /// Its token stood in the fast lane.
+    Fast,
+    /// Its token stood in the bulk lane.
+    Bulk,
+    /// It is one of many that a step concerns; the gate is the step's.
+    Herd(&'h Gate),
+}
+
+/// What ends a worker's wait.
+enum Woken {
+    /// A run from the fast lane, which is done.
+    Fast,
+    Bulk(Token),
+    Closed,
+}
+
+/// What a thread that runs states has at hand.
+struct Worker<'c> {
+    core: &'c Arc<Core>,
+    counters: &'c CounterCells,
+    /// The newest step that it has seen. Workers that took the engine's own for every run would wait for each other.
+    step: Option<Arc<Step>>,
+}
+
+/// What a run takes from a schedule.
+struct Taken {
+    dirty: Vec<QueryId>,
+    all: bool,
+    gates: Gates,
+}
+
+impl Worker<'_> {
+    /// Waits for a token, with no step held meanwhile.
+    fn wait(&mut self, fast: &Receiver<Arc<Entry>>, bulk: &Receiver<Token>) -> Woken {
+        self.step = None;
+        let entry = select! {
+            recv(fast) -> entry => match entry {
+                Ok(entry) => entry,
+                Err(_) => match bulk.recv() {
+                    Ok(token) => return Woken::Bulk(token),
+                    Err(_) => return Woken::Closed,
+                },
+            },
+            recv(bulk) -> token => match token {
+                Ok(token) => return Woken::Bulk(token),
+                Err(_) => match fast.recv() {
+                    Ok(entry) => entry,
+                    Err(_) => return Woken::Closed,
+                },
+            },
+        };
+        self.run(&entry, &Call::Fast);
+        Woken::Fast
     }
-    loop {
-        let mut state = entry.run.lock();
-        let end = run_once(core, entry, &mut state);
-        drop(state);
-        let mut schedule = entry.schedule.lock();
-        schedule.running = false;
-        if !schedule.wanted {
-            // Gates of what this run has taken in already.
-            let gates = std::mem::take(&mut schedule.gates);
-            drop(schedule);
-            drop(gates);
-            return;
+
+    /// Runs a state, if a run is wanted and nobody else is at it.
+    fn run(&mut self, entry: &Arc<Entry>, call: &Call<'_>) {
+        let mut taken = {
+            let mut schedule = entry.schedule.lock();
+            match call {
+                Call::Fast => schedule.in_fast = false,
+                Call::Bulk => schedule.in_bulk = false,
+                Call::Herd(gate) => {
+                    if entry.is_retired() || schedule.has_taken_in(gate) {
+                        return;
+                    }
+                    schedule.want_for(gate);
+                }
+            }
+            if schedule.running || !schedule.wanted {
+                return;
+            }
+            schedule.running = true;
+            self.take(&mut schedule)
+        };
+        loop {
+            let end = self.run_once(entry, taken);
+            let mut schedule = entry.schedule.lock();
+            schedule.running = false;
+            if !schedule.wanted {
+                // Gates of what this run has taken in already.
+                let gates = std::mem::take(&mut schedule.gates);
+                drop(schedule);
+                drop(gates);
+                return;
+            }
+            let at_once = matches!(end, RunEnd::Behind);
+            let bulk = !matches!(call, Call::Fast);
+            if !at_once && self.core.put(entry, &mut schedule, bulk) {
+                return;
+            }
+            // The proxy's cohort is at a later step already; or the engine ended during the run: the last one, which lets go of the
+            // state's queries, is done here.
+            schedule.running = true;
+            taken = self.take(&mut schedule);
         }
-        let at_once = matches!(end, RunEnd::Behind);
-        if !at_once && core.put(entry, &mut schedule, from_bulk) {
-            return;
+    }
+
+    /// Takes what the next run is for. The step is chosen here, under the schedule's lock, so that whoever wakes the state for
+    /// a step finds it taken in, or not running yet.
+    fn take(&mut self, schedule: &mut Schedule) -> Taken {
+        let newest = self.core.current_seq();
+        if self.step.as_ref().is_some_and(|seen| seen.seq != newest) {
+            self.step = None;
         }
-        // The proxy's cohort is at a later step already; or the engine ended during the run: the last one, which lets go of the
-        // state's queries, is done here.
-        schedule.running = true;
+        let step = self.step.get_or_insert_with(|| self.core.current_step());
+        schedule.wanted = false;
+        schedule.ran_at = step.seq;
+        Taken {
+            dirty: schedule.marks.take(step.seq),
+            all: std::mem::take(&mut schedule.all),
+            gates: std::mem::take(&mut schedule.gates),
+        }
+    }
+
+    fn run_once(&mut self, entry: &Arc<Entry>, taken: Taken) -> RunEnd {
+        let step = self.step.get_or_insert_with(|| self.core.current_step());
+        let pass = Pass {
+            core: self.core,
+            counters: self.counters,
+            entry,
+            step,
+            now: self.core.clock.monotonic(),
+        };
+        let mut run = entry.run.lock();
+        pass.run(&mut run, taken)
     }
 }
 
@@ -101,238 +208,266 @@ enum RunEnd {
     Behind,
 }
 
-fn run_once(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState) -> RunEnd {
-    let now = core.clock.monotonic();
-    let (mut dirty, all, gates, step) = {
-        let mut schedule = entry.schedule.lock();
-        schedule.wanted = false;
-        let gates = std::mem::take(&mut schedule.gates);
-        if now < run.blocked_until && !entry.is_retired() {
-            // After a fault: what changed is kept for the run that the timer brings, and nobody waits for it.
-            drop(schedule);
-            return RunEnd::Done;
-        }
-        // Under this lock, so that whoever wakes the state for a step finds it taken in, or not running yet.
-        let step = core.current_step();
-        schedule.ran_at = step.seq;
-        let dirty = schedule.marks.take(step.seq);
-        (dirty, std::mem::take(&mut schedule.all), gates, step)
-    };
-    if entry.is_retired() || entry.has_ended() {
-        release_all(core, entry, run);
-        return RunEnd::Done;
-    }
-    core.counters.runs.fetch_add(1, Ordering::Relaxed);
-    run.recent.look_at(step.seq, &mut dirty);
-    if let Err(panic) = run_own(core, entry, run, &step, &gates, all, dirty, now) {
-        fault(core, entry, run, &panic, now);
-        catch_up(core, entry, run, &step, gates, false);
-        return RunEnd::Done;
-    }
-    if entry.has_ended() {
-        release_all(core, entry, run);
-        return RunEnd::Done;
-    }
-    let mut again = false;
-    match meet_cohort(core, entry, run, &step, &gates, now) {
-        Some((
-            Found::Current {
-                output,
-                again: more,
-            },
-            missed,
-        )) => {
-            again = more || missed;
-            finish(core, entry, run, &output, step.store.index(), now);
-        }
-        Some((Found::Behind, _)) => {
-            want(entry, gates);
-            return RunEnd::Behind;
-        }
-        Some((Found::Panicked(text), missed)) => {
-            again = missed;
-            fault(core, entry, run, &text, now);
-        }
-        None => {
-            let nothing = CohortOutput::default();
-            finish(core, entry, run, &nothing, step.store.index(), now);
-        }
-    }
-    // Whoever waits for the step goes on only now, with the snapshot published.
-    catch_up(core, entry, run, &step, gates, again);
-    RunEnd::Done
+/// One run of a state at a step.
+struct Pass<'r> {
+    core: &'r Arc<Core>,
+    counters: &'r CounterCells,
+    entry: &'r Arc<Entry>,
+    step: &'r Step,
+    /// Monotonic time.
+    now: Duration,
 }
 
-/// Brings the proxy's own parts up to the step. Returns the text of a panic.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the parts of one run, which has no name of its own"
-)]
-fn run_own(
-    core: &Arc<Core>,
-    entry: &Arc<Entry>,
-    run: &mut RunState,
-    step: &Step,
-    gates: &Gates,
-    all: bool,
-    mut dirty: Vec<QueryId>,
-    now: Duration,
-) -> Result<(), String> {
-    if !all && dirty.is_empty() && run.own_deadline.is_none() {
-        // What changed is the cohort's.
-        return Ok(());
+impl Pass<'_> {
+    fn run(&self, run: &mut RunState, taken: Taken) -> RunEnd {
+        let Taken {
+            mut dirty,
+            all,
+            gates,
+        } = taken;
+        let entry = self.entry;
+        if self.now < run.blocked_until && !entry.is_retired() {
+            // After a fault: all is looked at in the run that the timer brings, and nobody waits for it.
+            entry.schedule.lock().all = true;
+            return RunEnd::Done;
+        }
+        if entry.is_retired() || entry.has_ended() {
+            release_all(self.core, entry, run);
+            return RunEnd::Done;
+        }
+        self.counters.runs.fetch_add(1, Ordering::Relaxed);
+        run.recent.look_at(self.step.seq, &mut dirty);
+        if let Err(panic) = self.run_own(run, &gates, all, dirty) {
+            self.fault(run, &panic);
+            self.catch_up(run, gates, false);
+            return RunEnd::Done;
+        }
+        if entry.has_ended() {
+            release_all(self.core, entry, run);
+            return RunEnd::Done;
+        }
+        let mut again = false;
+        match self.meet_cohort(run, &gates) {
+            Some((
+                Found::Current {
+                    output,
+                    again: more,
+                },
+                missed,
+            )) => {
+                again = more || missed;
+                self.finish(run, &output);
+            }
+            Some((Found::Behind, _)) => {
+                self.want(gates);
+                return RunEnd::Behind;
+            }
+            Some((Found::Panicked(text), missed)) => {
+                again = missed;
+                self.fault(run, &text);
+            }
+            None => self.finish(run, &CohortOutput::default()),
+        }
+        // Whoever waits for the step goes on only now, with the snapshot published.
+        self.catch_up(run, gates, again);
+        RunEnd::Done
     }
-    dirty.sort_unstable();
-    dirty.dedup();
-    let reader = Reader::Proxy(entry.clone());
-    let mut inputs = StepInputs {
-        core,
-        scope: &entry.scope,
-        reader: &reader,
-        step,
-        gates,
-        held: &mut run.held,
-        added: Vec::new(),
-    };
-    let state = &mut run.state;
-    if all {
-        state.set_registration(entry.meta.lock().registration.clone());
-    }
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+
+    /// Brings the proxy's own parts up to the step. Returns the text of a panic.
+    fn run_own(
+        &self,
+        run: &mut RunState,
+        gates: &Gates,
+        all: bool,
+        mut dirty: Vec<QueryId>,
+    ) -> Result<(), String> {
+        if !all && dirty.is_empty() && run.own_deadline.is_none() {
+            // What changed is the cohort's.
+            return Ok(());
+        }
+        let (core, entry) = (self.core, self.entry);
+        dirty.sort_unstable();
+        dirty.dedup();
+        let reader = Reader::Proxy(entry.clone());
+        let mut inputs = StepInputs {
+            core,
+            scope: &entry.scope,
+            reader: &reader,
+            step: self.step,
+            gates,
+            held: &mut run.held,
+            added: Vec::new(),
+        };
+        let state = &mut run.state;
+        if all {
+            state.set_registration(entry.meta.lock().registration.clone());
+        }
         let changed = if all {
             Changed::All
         } else {
             Changed::Queries(&dirty)
         };
-        state.run(
-            &core.config.proxies,
-            &core.shared,
-            &mut inputs,
-            changed,
-            now,
-        )
-    }));
-    let added = std::mem::take(&mut inputs.added);
-    run.recent.0.extend(added);
-    let outcome = outcome.map_err(|panic| super::panic_text(panic.as_ref()).to_owned())?;
-    core.counters
-        .parts
-        .fetch_add(outcome.built, Ordering::Relaxed);
-    run.untold |= outcome.built > 0;
-    run.own_deadline = outcome.deadline;
-    if let Some(error) = outcome.terminal {
-        end(entry, error);
-        return Ok(());
+        let settings = &core.config.proxies;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            state.run(settings, &core.shared, &mut inputs, changed, self.now)
+        }));
+        let added = std::mem::take(&mut inputs.added);
+        run.recent.0.extend(added);
+        let outcome = outcome.map_err(|panic| super::panic_text(panic.as_ref()).to_owned())?;
+        self.counters
+            .parts
+            .fetch_add(outcome.built, Ordering::Relaxed);
+        run.untold |= outcome.built > 0;
+        run.own_deadline = outcome.deadline;
+        if let Some(error) = outcome.terminal {
+            end(entry, error);
+            return Ok(());
+        }
+        if outcome.rewired {
+            let dropped = keep_wanted(&mut run.held, &run.state.wants());
+            core.release(entry.number, dropped);
+        }
+        Ok(())
     }
-    if outcome.rewired {
-        let dropped = keep_wanted(&mut run.held, &run.state.wants());
-        core.release(entry.number, dropped);
-    }
-    Ok(())
-}
 
-/// Has the proxy's cohort brought up to the step: the one that its registration says, which it joins if need be. Also returns
-/// whether a step may have passed that the proxy wasn't woken for. None if the registration isn't known.
-fn meet_cohort(
-    core: &Arc<Core>,
-    entry: &Arc<Entry>,
-    run: &mut RunState,
-    step: &Step,
-    gates: &Gates,
-    now: Duration,
-) -> Option<(Found, bool)> {
-    let spec = run.state.cohort()?;
-    let mut left = None;
-    let mut missed = false;
-    let cohort = match &run.cohort {
-        Some(cohort) if cohort.is_of(spec) => cohort.clone(),
-        old => {
-            let new = core.cohorts.join(core, entry, spec, old.as_ref());
+    /// Has the proxy's cohort brought up to the step: the one that its registration says, which it joins if need be. Also returns
+    /// whether a step may have passed that the proxy wasn't woken for. None if the registration isn't known.
+    fn meet_cohort(&self, run: &mut RunState, gates: &Gates) -> Option<(Found, bool)> {
+        let (core, entry) = (self.core, self.entry);
+        let spec = run.state.cohort()?;
+        let mut left = None;
+        let mut missed = false;
+        if run.cohort.as_ref().is_none_or(|cohort| !cohort.is_of(spec)) {
+            let new = core.cohorts.join(core, entry, spec, run.cohort.as_ref());
             // The members of a cohort are woken once a step is out: this one is too if it joined before, and looks for itself if
             // it joined after.
-            missed = core.current_step().seq != step.seq;
-            left = run.cohort.replace(new.clone());
-            new
+            missed = core.current_seq() != self.step.seq;
+            left = run.cohort.replace(new);
         }
-    };
-    let found = cohort.refresh(core, entry, step, gates, now);
-    if let Some(left) = left {
-        // Last, so that the queries that both want stay in use.
-        core.cohorts.leave(core, entry, &left);
+        let cohort = run.cohort.as_ref()?;
+        let found = cohort.refresh(core, self.counters, entry, self.step, gates, self.now);
+        if let Some(left) = left {
+            // Last, so that the queries that both want stay in use.
+            core.cohorts.leave(core, entry, &left);
+        }
+        Some((found, missed))
     }
-    Some((found, missed))
-}
 
-/// Publishes what the run came to.
-fn finish(
-    core: &Arc<Core>,
-    entry: &Arc<Entry>,
-    run: &mut RunState,
-    cohort: &CohortOutput,
-    store_index: u64,
-    now: Duration,
-) {
-    if let Some(error) = cohort.terminal() {
-        end(entry, error.clone());
-        release_all(core, entry, run);
-        return;
+    /// Publishes what the run came to.
+    fn finish(&self, run: &mut RunState, cohort: &CohortOutput) {
+        let (core, entry, now) = (self.core, self.entry, self.now);
+        if let Some(error) = cohort.terminal() {
+            end(entry, error.clone());
+            release_all(core, entry, run);
+            return;
+        }
+        let told = run.told.as_ref();
+        if run.untold || !told.is_some_and(|told| told.is_same(cohort)) {
+            run.untold = false;
+            run.told = Some(cohort.clone());
+            let mut issues = run.state.issues();
+            issues.extend(cohort.issues().iter().cloned());
+            let ready = run.state.is_ready(cohort) && !issues.iter().any(|issue| issue.blocks);
+            let mut meta = entry.meta.lock();
+            // A fault is over: after one, all is built anew.
+            meta.fault = None;
+            meta.ready = ready;
+            meta.issues = issues.into();
+        }
+        if let Some(snapshot) = run.state.snapshot(cohort, self.step.store.index())
+            && run.unpublished.replace(snapshot).is_none()
+        {
+            // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
+            run.publish_at = run.publish_at.max(core.limit.reserve(now));
+        }
+        self.publish_due(run);
+        if let Some(due) = run.own_deadline.into_iter().chain(cohort.deadline()).min() {
+            self.arm(run, due);
+        }
     }
-    let told = run.told.as_ref();
-    if run.untold || !told.is_some_and(|told| told.is_same(cohort)) {
-        run.untold = false;
-        run.told = Some(cohort.clone());
-        let mut issues = run.state.issues();
-        issues.extend(cohort.issues().iter().cloned());
-        let ready = run.state.is_ready(cohort) && !issues.iter().any(|issue| issue.blocks);
-        let mut meta = entry.meta.lock();
-        // A fault is over: after one, all is built anew.
-        meta.fault = None;
-        meta.ready = ready;
-        meta.issues = issues.into();
-    }
-    if let Some(snapshot) = run.state.snapshot(cohort, store_index)
-        && run.unpublished.replace(snapshot).is_none()
-    {
-        // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
-        let turn = core.limiter.lock().reserve(now);
-        run.publish_at = run.publish_at.max(turn);
-    }
-    publish_due(core, entry, run, now);
-    if let Some(due) = run.own_deadline.into_iter().chain(cohort.deadline()).min() {
-        arm(core, entry, run, due, now);
-    }
-}
 
-fn publish_due(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, now: Duration) {
-    let Some(snapshot) = run.unpublished.take() else {
-        return;
-    };
-    if run.publish_at > now {
-        run.unpublished = Some(snapshot);
-        arm(core, entry, run, run.publish_at, now);
-        return;
+    fn publish_due(&self, run: &mut RunState) {
+        let Some(snapshot) = run.unpublished.take() else {
+            return;
+        };
+        if run.publish_at > self.now {
+            run.unpublished = Some(snapshot);
+            self.arm(run, run.publish_at);
+            return;
+        }
+        run.publish_at = self.now + self.core.config.min_publish_interval;
+        self.publish(snapshot);
     }
-    run.publish_at = now + core.config.min_publish_interval;
-    publish(core, entry, snapshot);
-}
 
-/// Has the state run at a time, unless it will run before: every run arranges for what is still to come.
-fn arm(core: &Core, entry: &Arc<Entry>, run: &mut RunState, due: Duration, now: Duration) {
-    if run.armed.is_none_or(|armed| armed <= now || due < armed) {
-        run.armed = Some(due);
-        core.tell(|inbox| inbox.timers.push((due, entry.clone())));
+    /// Has the state run at a time, unless it will run before: every run arranges for what is still to come.
+    fn arm(&self, run: &mut RunState, due: Duration) {
+        if run
+            .armed
+            .is_none_or(|armed| armed <= self.now || due < armed)
+        {
+            run.armed = Some(due);
+            let entry = self.entry.clone();
+            self.core.tell(|inbox| inbox.timers.push((due, entry)));
+        }
     }
-}
 
-/// Hands a snapshot to the watchers, unless the generation is over: checked under the cell's lock, so that nothing of a
-/// deregistered generation is delivered (decision E6).
-fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
-    let _ = fault::hit(Point::Publish);
-    // First, so that whoever has the snapshot finds it in the status too.
-    entry.meta.lock().store_index = Some(snapshot.store_index);
-    core.counters.published.fetch_add(1, Ordering::Relaxed);
-    if !entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
-        core.counters.published.fetch_sub(1, Ordering::Relaxed);
+    /// Hands a snapshot to the watchers, unless the generation is over: checked under the cell's lock, so that nothing of a
+    /// deregistered generation is delivered (decision E6).
+    fn publish(&self, snapshot: SnapshotRef) {
+        let entry = self.entry;
+        let _ = fault::hit(Point::Publish);
+        // First, so that whoever has the snapshot finds it in the status too.
+        entry.meta.lock().store_index = Some(snapshot.store_index);
+        self.counters.published.fetch_add(1, Ordering::Relaxed);
+        if !entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
+            self.counters.published.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// After a panic in a part: the last snapshot and the watchers stay; the state begins anew when an input changes, or after a
+    /// while that doubles with each fault in a row (decision E5).
+    fn fault(&self, run: &mut RunState, text: &str) {
+        let entry = self.entry;
+        self.counters.panics.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(proxy = %entry.id, panic = text, "a part of the proxy's state panicked; its last snapshot stays");
+        let (in_a_row, registration) = {
+            let mut meta = entry.meta.lock();
+            let fault = meta.fault.get_or_insert_default();
+            text.clone_into(&mut fault.text);
+            fault.in_a_row = fault.in_a_row.saturating_add(1);
+            let in_a_row = fault.in_a_row;
+            meta.ready = false;
+            (in_a_row, meta.registration.clone())
+        };
+        if let Ok(state) = ProxyState::new(entry.id.clone(), entry.kind, registration) {
+            run.state = state;
+            run.own_deadline = None;
+            run.told = None;
+        }
+        let wait = Duration::from_millis(100) * 2_u32.saturating_pow(in_a_row.min(10) - 1);
+        run.blocked_until = self.now + wait.min(Duration::from_secs(60));
+        entry.schedule.lock().all = true;
+        let due = run.blocked_until;
+        self.core
+            .tell(|inbox| inbox.timers.push((due, entry.clone())));
+    }
+
+    /// If a query is to be looked at again and a later step is out, the state runs again. If none is, the step loop will find the
+    /// state when it publishes the next.
+    fn catch_up(&self, run: &RunState, gates: Gates, again: bool) {
+        let again = again || !run.recent.0.is_empty();
+        if again && self.core.current_seq() != self.step.seq {
+            self.want(gates);
+        }
+    }
+
+    /// Has this worker run the state again; `gates` are those of the run before.
+    fn want(&self, gates: Gates) {
+        let mut schedule = self.entry.schedule.lock();
+        schedule.wanted = true;
+        let newer = schedule.gates.put_back(gates);
+        drop(schedule);
+        drop(newer);
     }
 }
 
@@ -340,6 +475,7 @@ fn publish(core: &Arc<Core>, entry: &Arc<Entry>, snapshot: SnapshotRef) {
 fn end(entry: &Arc<Entry>, error: QueryError) {
     tracing::warn!(proxy = %entry.id, %error, "the proxy's token is no longer valid; its watches end");
     entry.meta.lock().ended = Some(Box::new(error));
+    entry.ended.store(true, Ordering::SeqCst);
     // A later generation has the same cell: its watchers aren't concerned (engine.md 2.7).
     entry.cell.end_if(|| !entry.is_retired());
 }
@@ -350,47 +486,4 @@ pub(super) fn release_all(core: &Core, entry: &Entry, run: &mut RunState) {
     if let Some(cohort) = run.cohort.take() {
         core.cohorts.leave(core, entry, &cohort);
     }
-}
-
-/// After a panic in a part: the last snapshot and the watchers stay; the state begins anew when an input changes, or after a
-/// while that doubles with each fault in a row (decision E5).
-fn fault(core: &Arc<Core>, entry: &Arc<Entry>, run: &mut RunState, text: &str, now: Duration) {
-    core.counters.panics.fetch_add(1, Ordering::Relaxed);
-    tracing::error!(proxy = %entry.id, panic = text, "a part of the proxy's state panicked; its last snapshot stays");
-    let (in_a_row, registration) = {
-        let mut meta = entry.meta.lock();
-        let fault = meta.fault.get_or_insert_default();
-        text.clone_into(&mut fault.text);
-        fault.in_a_row = fault.in_a_row.saturating_add(1);
-        let in_a_row = fault.in_a_row;
-        meta.ready = false;
-        (in_a_row, meta.registration.clone())
-    };
-    if let Ok(state) = ProxyState::new(entry.id.clone(), entry.kind, registration) {
-        run.state = state;
-        run.own_deadline = None;
-        run.told = None;
-    }
-    let wait = Duration::from_millis(100) * 2_u32.saturating_pow(in_a_row.min(10) - 1);
-    run.blocked_until = now + wait.min(Duration::from_secs(60));
-    entry.schedule.lock().all = true;
-    core.tell(|inbox| inbox.timers.push((run.blocked_until, entry.clone())));
-}
-
-/// If a query is to be looked at again and a later step is out, the state runs again. If none is, the step loop will find the
-/// state when it publishes the next.
-fn catch_up(core: &Core, entry: &Entry, run: &RunState, step: &Step, gates: Gates, again: bool) {
-    let again = again || !run.recent.0.is_empty();
-    if again && core.current_step().seq != step.seq {
-        want(entry, gates);
-    }
-}
-
-/// Has the worker that runs a state run it again; `gates` are those of the run before.
-fn want(entry: &Entry, gates: Gates) {
-    let mut schedule = entry.schedule.lock();
-    schedule.wanted = true;
-    let newer = schedule.gates.put_back(gates);
-    drop(schedule);
-    drop(newer);
 }

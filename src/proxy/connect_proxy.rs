@@ -1,8 +1,6 @@
 //! The sidecar kind (kinds.md 7, the parts for explicit upstreams): what is a sidecar's own. What it shares with its replicas
 //! is in [`super::cohort`].
 
-use std::sync::LazyLock;
-
 use smol_str::SmolStr;
 
 use crate::model::{ExposedChecks, ProxyId};
@@ -11,15 +9,11 @@ use crate::proxy::cohort::{CohortOutput, CohortSpec};
 use crate::proxy::registration::{self, Base, Registration};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::{Issue, Run, Slot};
-use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, Part, PartId, PartRef};
+use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, PartRef};
 use crate::source::{Answer, Query, QueryId};
 
 /// The checks of an instance, by its node and id.
 type ChecksSlot = Slot<(SmolStr, SmolStr), PartRef<ExposedChecks>>;
-
-/// One part for all sidecars that open no checks.
-static NO_CHECKS: LazyLock<PartRef<ExposedChecks>> =
-    LazyLock::new(|| Part::new(ExposedChecks::default()));
 
 /// The parts of a sidecar.
 #[derive(Debug, Default)]
@@ -83,14 +77,12 @@ impl ConnectProxyState {
         cohort: &CohortOutput,
         store_index: u64,
     ) -> Option<ConfigSnapshot> {
-        let checks = self.exposed_checks.as_ref();
-        let checks = checks.and_then(|slot| slot.output());
         Some(ConfigSnapshot {
             store_index,
             header: self.base.output()?.header.clone(),
             kind: KindSnapshot::ConnectProxy(ConnectProxySnapshot {
                 shared: cohort.sidecar.clone()?,
-                exposed_checks: checks.unwrap_or(&NO_CHECKS).clone(),
+                exposed_checks: self.checks().cloned(),
             }),
         })
     }
@@ -106,9 +98,14 @@ impl ConnectProxyState {
             .sidecar
             .as_ref()
             .is_some_and(|shared| triomphe::Arc::ptr_eq(shared, &sidecar.shared));
-        let checks = self.exposed_checks.as_ref();
-        let checks = checks.and_then(|slot| slot.output()).unwrap_or(&NO_CHECKS);
-        same_header && same_shared && checks.id() == sidecar.exposed_checks.id()
+        let checks = self.checks().map(|part| part.id());
+        let same_checks = checks == sidecar.exposed_checks.as_ref().map(|part| part.id());
+        same_header && same_shared && same_checks
+    }
+
+    /// The checks to be opened, if any are, and are known.
+    fn checks(&self) -> Option<&PartRef<ExposedChecks>> {
+        self.exposed_checks.as_ref()?.output()
     }
 
     pub(super) fn wants(&self, into: &mut Vec<QueryId>) {

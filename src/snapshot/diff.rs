@@ -105,7 +105,7 @@ fn sidecar(
     new: &ConnectProxySnapshot,
     changes: &mut Vec<SnapshotChange>,
 ) {
-    if old.exposed_checks.id() != new.exposed_checks.id() {
+    if old.exposed_checks().id() != new.exposed_checks().id() {
         changes.push(SnapshotChange::ExposedChecks);
     }
     if !triomphe::Arc::ptr_eq(&old.shared, &new.shared) {

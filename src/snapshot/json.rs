@@ -79,7 +79,7 @@ impl Serialize for ConnectProxySnapshot {
         let providers = self.jwt_providers.iter();
         let providers: Vec<_> = providers.map(|p| p.without_secrets()).collect();
         map.serialize_entry("JWTProviders", &providers)?;
-        map.serialize_entry("ExposedChecks", &self.exposed_checks.paths)?;
+        map.serialize_entry("ExposedChecks", &self.exposed_checks().paths)?;
         map.serialize_entry("Upstreams", &Upstreams(&self.upstreams))?;
         map.end()
     }

@@ -11,9 +11,11 @@ mod part;
 mod settings;
 mod upstream_list;
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use std::collections::BTreeMap;
 use triomphe::Arc;
 
 use crate::model::chain::CompiledChain;
@@ -77,8 +79,20 @@ pub struct Header {
 pub struct ConnectProxySnapshot {
     /// What all sidecars of one service with the same upstreams have in common.
     pub shared: Arc<SharedSidecar>,
-    /// What of the application's own checks is to be opened; empty unless `Expose.Checks` is set.
-    pub exposed_checks: PartRef<ExposedChecks>,
+    /// What of the application's own checks is to be opened; none unless `Expose.Checks` is set.
+    pub exposed_checks: Option<PartRef<ExposedChecks>>,
+}
+
+/// One part for all sidecars that open no checks.
+static NO_CHECKS: LazyLock<PartRef<ExposedChecks>> =
+    LazyLock::new(|| Part::new(ExposedChecks::default()));
+
+impl ConnectProxySnapshot {
+    /// The checks to be opened: an empty part if there are none.
+    #[must_use]
+    pub fn exposed_checks(&self) -> &PartRef<ExposedChecks> {
+        self.exposed_checks.as_ref().unwrap_or(&NO_CHECKS)
+    }
 }
 
 /// What sidecars of one service with the same upstreams have in common: one allocation for all of them.
@@ -166,7 +180,7 @@ impl ConfigSnapshot {
     pub fn is_same(&self, other: &Self) -> bool {
         let same_kind = match (&self.kind, &other.kind) {
             (KindSnapshot::ConnectProxy(a), KindSnapshot::ConnectProxy(b)) => {
-                a.exposed_checks.id() == b.exposed_checks.id()
+                a.exposed_checks().id() == b.exposed_checks().id()
                     && (Arc::ptr_eq(&a.shared, &b.shared) || a.shared.is_same(&b.shared))
             }
         };

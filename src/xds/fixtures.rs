@@ -176,7 +176,7 @@ impl Fixture {
                     jwt_providers: self.jwt_providers.clone(),
                     upstreams: self.upstreams.iter().cloned().collect(),
                 }),
-                exposed_checks: self.exposed_checks.clone(),
+                exposed_checks: Some(self.exposed_checks.clone()),
             }),
         }
     }

@@ -265,7 +265,7 @@ impl Run<'_> {
 
     /// The application's clusters and the exposed paths.
     fn application(&mut self, proxy: &Proxy<'_>, sidecar: &ConnectProxySnapshot) {
-        let inputs = vec![self.snapshot.header.id(), sidecar.exposed_checks.id()];
+        let inputs = vec![self.snapshot.header.id(), sidecar.exposed_checks().id()];
         let old = self.old.and_then(|old| old.application.clone());
         let unit = reuse(old.as_ref(), &inputs).unwrap_or_else(|| {
             let mut unit = Unit {
@@ -291,7 +291,7 @@ impl Run<'_> {
             }
             unit.resources.extend(unit.local_app.clone());
             let (listeners, clusters, problems) =
-                sidecar::exposed_paths(proxy, &sidecar.exposed_checks);
+                sidecar::exposed_paths(proxy, sidecar.exposed_checks());
             for (name, cluster) in clusters {
                 unit.resources
                     .push(self.shared.encode(ResourceType::Cluster, &name, &cluster));

@@ -178,7 +178,7 @@ fn store_4_11_checks_that_a_sidecar_opens_are_not_waited_for() {
     let id = proxy_id("web");
     let exposed = |snapshot: &ConfigSnapshot| {
         let KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
-        sidecar.exposed_checks.paths.len()
+        sidecar.exposed_checks().paths.len()
     };
     let mut web = sidecar("web", &[]);
     web.proxy.destination_service_id = "web-1".into();

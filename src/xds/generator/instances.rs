@@ -20,7 +20,7 @@ impl Frame {
             sidecar.intentions.id(),
             sidecar.mesh.id(),
             sidecar.jwt_providers.id(),
-            sidecar.exposed_checks.id(),
+            sidecar.exposed_checks().id(),
         ])
     }
 }
