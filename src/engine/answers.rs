@@ -147,14 +147,23 @@ impl Evaluator {
         }
     }
 
-    /// Moves on to a store and returns the queries that read one of the keys that changed on the way.
-    pub fn advance(&self, store: &StoreSnapshot, keys: &[crate::store::Key]) -> Vec<QueryId> {
+    /// Moves on to a store and returns the queries that read one of the keys that changed on the way; and those of them that
+    /// read one that at most `few` queries read. Both sorted.
+    pub fn advance(
+        &self,
+        store: &StoreSnapshot,
+        keys: &[crate::store::Key],
+        few: usize,
+    ) -> (Vec<QueryId>, Vec<QueryId>) {
         let mut readers = self.readers.lock();
         readers.store = store.clone();
-        let mut affected = readers.index.affected(keys);
-        affected.sort_unstable();
-        affected.dedup();
-        affected
+        let affected = readers.index.affected(keys);
+        let with_few = if affected.len() <= few {
+            affected.clone()
+        } else {
+            readers.index.affected_with_few(keys, few)
+        };
+        (affected, with_few)
     }
 
     /// Moves on to a store that isn't the outcome of commits, and returns all queries.

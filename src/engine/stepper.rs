@@ -120,6 +120,22 @@ impl Ord for Timer {
     }
 }
 
+/// How far a step reaches.
+struct Reach {
+    /// It concerns many queries.
+    wide: bool,
+    /// Queries that changed for a reason of their own beside, sorted: a commit that the loop takes in together with a herd's is
+    /// no slower for that.
+    spared: Vec<QueryId>,
+}
+
+impl Reach {
+    /// Whether a query is one of many.
+    fn is_wide_for(&self, query: QueryId) -> bool {
+        self.wide && self.spared.binary_search(&query).is_err()
+    }
+}
+
 /// The step loop.
 pub(super) struct Stepper {
     core: Arc<Core>,
@@ -238,11 +254,16 @@ impl Stepper {
         let store = changes
             .as_ref()
             .map_or_else(|| last.store.clone(), |c| c.snapshot.clone());
-        let mut affected = match &changes {
-            Some(changes) if changes.everything => self.core.evaluator.restart(&store),
-            Some(changes) => self.core.evaluator.advance(&store, &changes.keys),
-            None => Vec::new(),
+        let evaluator = &self.core.evaluator;
+        let (mut affected, mut with_few) = match &changes {
+            Some(changes) if changes.everything => (evaluator.restart(&store), Vec::new()),
+            Some(changes) => evaluator.advance(&store, &changes.keys, MOST_EAGER),
+            None => (Vec::new(), Vec::new()),
         };
+        if with_few.len() > MOST_EAGER {
+            // Many small changes are a herd too.
+            with_few.clear();
+        }
         let looked_after = |id: &QueryId| {
             let slot = self.core.queries.get(*id);
             let newest = slot.and_then(|slot| slot.latest());
@@ -319,7 +340,11 @@ impl Stepper {
             store,
             answers,
         };
-        self.publish(step, changed, recheck, herd, &work);
+        let reach = Reach {
+            wide: herd,
+            spared: with_few,
+        };
+        self.publish(step, changed, recheck, &reach, &work);
         self.passed.push(last);
     }
 
@@ -331,7 +356,7 @@ impl Stepper {
         step: Step,
         changed: Vec<Arc<QuerySlot>>,
         recheck: Vec<Recheck>,
-        herd: bool,
+        reach: &Reach,
         work: &Gate,
     ) {
         let seq = step.seq;
@@ -343,7 +368,8 @@ impl Stepper {
         let mut seen = Vec::with_capacity(changed.len());
         for slot in changed {
             let (readers, joined) = slot.interested();
-            let bulk = herd || readers.iter().map(Reader::proxies).sum::<usize>() > FEW_READERS;
+            let bulk = reach.is_wide_for(slot.id)
+                || readers.iter().map(Reader::proxies).sum::<usize>() > FEW_READERS;
             for reader in &readers {
                 reader.mark(slot.id, seq);
             }
@@ -357,7 +383,7 @@ impl Stepper {
         self.sweep_later();
         for again in recheck {
             // Its index may be done already: a step before didn't know what this one has found.
-            again.reader.wake(&self.core, herd, work, again.gates);
+            again.reader.wake(&self.core, reach.wide, work, again.gates);
         }
         // Each state once, in the fast lane if one of its answers says so.
         woken.sort_unstable_by_key(|(number, bulk, _)| (*number, *bulk));

@@ -18,7 +18,7 @@ use crate::proxy::registration::UpstreamPlans;
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::{Changed, Inputs, Issue, Run, Slot};
 use crate::proxy::upstream::UpstreamState;
-use crate::snapshot::{PartRef, SharedSidecar, UpstreamEntry, UpstreamList};
+use crate::snapshot::{Part, PartRef, SharedSidecar, UpstreamEntry, UpstreamList};
 use crate::source::{Answer, Query, QueryError, QueryId};
 
 /// With more upstreams than this, a run finds those that are concerned in an index, not by a look at each.
@@ -41,7 +41,7 @@ impl CohortSpec {
     }
 
     pub(super) fn is_of(&self, service: &str, upstreams: &PartRef<UpstreamPlans>) -> bool {
-        self.upstreams.id() == upstreams.id() && self.service == service
+        Part::is_same(&self.upstreams, upstreams) && self.service == service
     }
 }
 

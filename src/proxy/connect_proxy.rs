@@ -9,7 +9,7 @@ use crate::proxy::cohort::{CohortOutput, CohortSpec};
 use crate::proxy::registration::{self, Base, Registration};
 use crate::proxy::shared::SharedParts;
 use crate::proxy::slot::{Issue, Run, Slot};
-use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, PartId, PartRef};
+use crate::snapshot::{ConfigSnapshot, ConnectProxySnapshot, KindSnapshot, Part, PartId, PartRef};
 use crate::source::{Answer, Query, QueryId};
 
 /// The checks of an instance, by its node and id.
@@ -93,7 +93,7 @@ impl ConnectProxyState {
         let same_header = self
             .base
             .output()
-            .is_some_and(|base| base.header.id() == last.header.id());
+            .is_some_and(|base| Part::is_same(&base.header, &last.header));
         let same_shared = cohort
             .sidecar
             .as_ref()

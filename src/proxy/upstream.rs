@@ -7,7 +7,7 @@ use crate::proxy::registration::UpstreamPlan;
 use crate::proxy::shared::{SharedParts, TargetKey};
 use crate::proxy::slot::{Asker, Issue, Run, Slot};
 use crate::snapshot::{
-    PartRef, TargetEndpoints, TargetList, UpstreamEntry, UpstreamSettings, UpstreamTarget,
+    Part, PartRef, TargetEndpoints, TargetList, UpstreamEntry, UpstreamSettings, UpstreamTarget,
 };
 use crate::source::{Answer, EndpointsQuery, Query, QueryId};
 
@@ -28,7 +28,7 @@ struct ChainSpec(PartRef<UpstreamPlan>);
 
 impl PartialEq for ChainSpec {
     fn eq(&self, other: &Self) -> bool {
-        self.0.id() == other.0.id() || self.0.chain == other.0.chain
+        Part::is_same(&self.0, &other.0) || self.0.chain == other.0.chain
     }
 }
 
@@ -40,7 +40,7 @@ struct TargetSpec {
 
 impl PartialEq for TargetSpec {
     fn eq(&self, other: &Self) -> bool {
-        self.settings.id() == other.settings.id() && self.chain.id() == other.chain.id()
+        Part::is_same(&self.settings, &other.settings) && Part::is_same(&self.chain, &other.chain)
     }
 }
 
@@ -137,7 +137,7 @@ fn targets(
     previous: Option<&PartRef<UpstreamTarget>>,
     asker: &mut Asker<'_, '_>,
 ) -> PartRef<UpstreamTarget> {
-    let named = previous.filter(|previous| previous.chain.id() == spec.chain.id());
+    let named = previous.filter(|previous| Part::is_same(&previous.chain, &spec.chain));
     let endpoints: TargetList = spec
         .chain
         .targets

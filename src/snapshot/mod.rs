@@ -116,11 +116,11 @@ impl SharedSidecar {
     /// Whether the two are made of the same parts.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        self.roots.id() == other.roots.id()
-            && self.leaf.id() == other.leaf.id()
-            && self.intentions.id() == other.intentions.id()
-            && self.mesh.id() == other.mesh.id()
-            && self.jwt_providers.id() == other.jwt_providers.id()
+        Part::is_same(&self.roots, &other.roots)
+            && Part::is_same(&self.leaf, &other.leaf)
+            && Part::is_same(&self.intentions, &other.intentions)
+            && Part::is_same(&self.mesh, &other.mesh)
+            && Part::is_same(&self.jwt_providers, &other.jwt_providers)
             && self.upstreams.has_same_parts(&other.upstreams)
     }
 }
@@ -180,11 +180,11 @@ impl ConfigSnapshot {
     pub fn is_same(&self, other: &Self) -> bool {
         let same_kind = match (&self.kind, &other.kind) {
             (KindSnapshot::ConnectProxy(a), KindSnapshot::ConnectProxy(b)) => {
-                a.exposed_checks().id() == b.exposed_checks().id()
+                Part::is_same(a.exposed_checks(), b.exposed_checks())
                     && (Arc::ptr_eq(&a.shared, &b.shared) || a.shared.is_same(&b.shared))
             }
         };
-        self.header.id() == other.header.id() && same_kind
+        Part::is_same(&self.header, &other.header) && same_kind
     }
 
     /// The identity of the proxy.
@@ -244,11 +244,11 @@ impl UpstreamEntry {
     /// Whether the two are made of the same parts.
     fn is_same(&self, other: &Self) -> bool {
         let same_target = match (&self.target, &other.target) {
-            (Some(a), Some(b)) => a.id() == b.id() || a.is_same(b),
+            (Some(a), Some(b)) => Part::is_same(a, b) || UpstreamTarget::is_same(a, b),
             (None, None) => true,
             _ => false,
         };
-        self.definition.id() == other.definition.id() && same_target
+        Part::is_same(&self.definition, &other.definition) && same_target
     }
 }
 
@@ -265,8 +265,8 @@ impl UpstreamTarget {
     /// Whether the two are made of the same parts.
     fn is_same(&self, other: &Self) -> bool {
         let of = |target: &TargetEndpoints| target.endpoints.as_ref().map(|part| part.id());
-        self.chain.id() == other.chain.id()
-            && self.settings.id() == other.settings.id()
+        Part::is_same(&self.chain, &other.chain)
+            && Part::is_same(&self.settings, &other.settings)
             && self
                 .endpoints
                 .iter()

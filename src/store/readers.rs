@@ -75,6 +75,21 @@ impl<Id: Clone + Eq + Hash + Ord> Readers<Id> {
         ids
     }
 
+    /// The readers of those of the keys that have at most `few`, sorted, each once.
+    #[must_use]
+    pub fn affected_with_few(&self, keys: &[Key], few: usize) -> Vec<Id> {
+        let mut ids: Vec<Id> = keys
+            .iter()
+            .filter_map(|key| self.by_key.get(key))
+            .filter(|readers| readers.len() <= few)
+            .flatten()
+            .cloned()
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
     /// All readers, sorted.
     #[must_use]
     pub fn all(&self) -> Vec<Id> {
@@ -135,6 +150,10 @@ mod tests {
         readers.set(1, reads(&[a.clone(), b.clone(), a.clone()]));
         assert_eq!(readers.affected(&[a.clone(), b.clone()]), [1, 2]);
         assert_eq!(readers.affected(std::slice::from_ref(&names)), [2]);
+        assert_eq!(
+            readers.affected_with_few(&[a.clone(), names.clone()], 1),
+            [2]
+        );
 
         readers.set(1, reads(std::slice::from_ref(&b)));
         assert_eq!(readers.affected(&[a]), [2]);

@@ -268,6 +268,50 @@ fn a_herd_does_not_hold_up_an_unrelated_change() {
 }
 
 #[test]
+fn a_small_change_in_one_commit_with_a_herd_goes_first() {
+    let world = World::with(|config| config.engine.workers = 1);
+    world.instance("db", 1);
+    world.instance("other", 1);
+    let count = size("PROXYCFG_PROXIES", 1_000);
+    herd(&world, count, &["db"]);
+    let lone = proxy_id("lone");
+    world.register(&lone, sidecar("lone", &["other"]));
+    world.ready(&lone);
+    world.settle();
+
+    let sequence = Arc::new(AtomicU64::new(0));
+    let mut watches: Vec<_> = (0..count)
+        .map(|n| world.manager().watch(&proxy_id(&format!("p{n}"))))
+        .collect();
+    for watch in &mut watches {
+        let sequence = sequence.clone();
+        watch.set_waker(move || {
+            sequence.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    let mut watch = world.manager().watch(&lone);
+    let before_it = Arc::new(AtomicU64::new(u64::MAX));
+    watch.set_waker({
+        let (sequence, before_it) = (sequence.clone(), before_it.clone());
+        move || {
+            before_it.fetch_min(sequence.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    });
+    let defaults = json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"local_connect_timeout_ms": 9}});
+    world.apply(vec![
+        entry_op(defaults),
+        check_op("other", 1, CheckStatus::Warning),
+    ]);
+    world.settle();
+    assert_eq!(sequence.load(Ordering::SeqCst), count as u64);
+    assert_eq!(before_it.load(Ordering::SeqCst), 0);
+    assert_eq!(
+        addresses(&watch.current().unwrap(), "other"),
+        ["10.0.0.2:21000 Warning"]
+    );
+}
+
+#[test]
 fn a_bulk_change_gets_its_turn_in_an_endless_flow_of_small_ones() {
     let world = World::with(|config| config.engine.workers = 1);
     world.instance("db", 1);
