@@ -21,9 +21,10 @@ mod rig;
 #[path = "../support/world.rs"]
 mod world;
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 
+use mimalloc::MiMalloc;
 use world::Size;
 
 #[global_allocator]
@@ -36,17 +37,17 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: everything is left to the allocator that the program has.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
+        unsafe { MiMalloc.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
+        unsafe { MiMalloc.dealloc(pointer, layout) }
     }
 }
 
