@@ -1,6 +1,7 @@
 //! The rows of the pure core: no thread takes part.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use proxycfg::ProxyId;
@@ -9,8 +10,8 @@ use proxycfg::proxy::Changed;
 
 use crate::rig::{Rig, authority};
 use crate::world::{
-    Size, endpoints_in, engine, percentile, print, ready, register, service, settle, sidecar,
-    write_services,
+    Size, endpoints_in, engine, percentile, print, print_peer, ready, register, service, settle,
+    sidecar, write_services,
 };
 use crate::{allocations, chains};
 
@@ -24,28 +25,44 @@ pub fn handle(size: &Size) {
     register(&engine, &id, triomphe::Arc::new(instance));
     let snapshot = ready(&engine, &id);
     assert_eq!(endpoints_in(&snapshot), size.upstreams * size.endpoints);
-    let rounds = 5_000_000_u32;
-    let work = || {
-        let begin = Instant::now();
-        for _ in 0..rounds {
-            drop(black_box(snapshot.clone()));
-        }
-        begin.elapsed().as_nanos() as f64 / f64::from(rounds)
+    let ours = || drop(black_box(snapshot.clone()));
+    print("time", nanoseconds_each(ours), "ns");
+    print("contended", beside_another(ours), "ns");
+    // As near to the ground as the machine lets any counted handle come: one counter, up and down again.
+    let counter = AtomicUsize::new(1);
+    let bare = || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        black_box(&counter).fetch_sub(1, Ordering::Release);
     };
-    print("time", work(), "ns");
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    print_peer("time", BARE, nanoseconds_each(bare), "ns");
+    print_peer("contended", BARE, beside_another(bare), "ns");
+    engine.close_soon();
+}
+
+const BARE: &str = "bare counter";
+
+fn nanoseconds_each(work: impl Fn()) -> f64 {
+    let rounds = 5_000_000_u32;
+    let begin = Instant::now();
+    for _ in 0..rounds {
+        work();
+    }
+    begin.elapsed().as_nanos() as f64 / f64::from(rounds)
+}
+
+/// The same while another thread does it too.
+fn beside_another(work: impl Fn() + Sync) -> f64 {
+    let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                for _ in 0..1_000 {
-                    drop(black_box(snapshot.clone()));
-                }
+            while !stop.load(Ordering::Relaxed) {
+                (0..1_000).for_each(|_| work());
             }
         });
-        print("contended", work(), "ns");
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
-    engine.close_soon();
+        let each = nanoseconds_each(&work);
+        stop.store(true, Ordering::Relaxed);
+        each
+    })
 }
 
 /// The next snapshot after one endpoint's check has changed, in the pure core: from the new answer to the new snapshot.

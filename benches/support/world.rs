@@ -37,6 +37,12 @@ pub fn print(metric: &str, ours: f64, unit: &str) {
     println!("{}", json!({"metric": metric, "ours": ours, "unit": unit}));
 }
 
+/// Prints what something else comes to that is measured here too.
+pub fn print_peer(metric: &str, peer_name: &str, peer: f64, unit: &str) {
+    let line = json!({"metric": metric, "peer": peer, "peer_name": peer_name, "unit": unit});
+    println!("{line}");
+}
+
 /// An engine.
 pub fn engine() -> Embedded {
     Embedded::start(EmbeddedConfig::default()).expect("an engine")
