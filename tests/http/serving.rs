@@ -68,3 +68,28 @@ fn metrics_count_requests_by_route_and_show_the_engine() {
         .get("/v1/agent/metrics")
         .refused(400, &["format=prometheus"]);
 }
+
+#[test]
+fn c2_where_whoever_connects_is_let_in_other_hosts_are_refused_if_wanted() {
+    let world = World::with(|config| config.local_hosts_only = true);
+    let ask = |method: &str, path: &str, host: &str, body| {
+        world.ask(method, path, &[("host", host)], body)
+    };
+    let node = json!({"Node": "n9", "Address": "10.0.0.9"});
+    let evil = ask(
+        "PUT",
+        "/v1/catalog/register",
+        "evil.example:8500",
+        Some(&node),
+    );
+    evil.refused(403, &["evil.example:8500", "localhost", "--tokens"]);
+    ask("GET", "/v1/nonsense", "evil.example", None).refused(403, &["evil.example"]);
+    assert_eq!(world.get("/v1/catalog/node/n9").text, "null");
+    for own in ["localhost:8500", "[::1]:8500", "127.0.0.1"] {
+        assert_eq!(ask("GET", "/v1/agent/self", own, None).status, 200, "{own}");
+    }
+
+    let open = World::new();
+    let other = open.ask("GET", "/v1/agent/self", &[("host", "mesh.example")], None);
+    assert_eq!(other.status, 200);
+}

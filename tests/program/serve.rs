@@ -231,3 +231,23 @@ fn r1_checks_of_files_are_run_and_sidecars_follow_their_service() {
     becomes("service:up-sidecar-proxy:2", "critical");
     assert_eq!(server.stop().0, 0);
 }
+
+#[test]
+fn c2_a_page_in_a_browser_does_not_get_in_under_a_name_of_its_own() {
+    let folder = folder(&[]);
+    let status = |server: &Server, host: &str| {
+        let mut stream = std::net::TcpStream::connect(server.http).unwrap();
+        let request =
+            format!("GET /v1/agent/self HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+        let answer = std::io::read_to_string(stream).unwrap();
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    let server = Server::start(folder.path(), &[]);
+    assert_eq!(status(&server, "evil.example"), "403");
+    assert_eq!(status(&server, "localhost:8500"), "200");
+    server.stop();
+    let server = Server::start(folder.path(), &["--insecure"]);
+    assert_eq!(status(&server, "mesh.example"), "200");
+    server.stop();
+}

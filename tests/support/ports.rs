@@ -5,10 +5,12 @@
 //! outgoing connections, and away from the defaults of Consul and Envoy.
 
 use std::fs::{File, OpenOptions};
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
+
+use socket2::{Domain, Socket, Type};
 
 const PORTS: Range<u16> = 22_000..32_000;
 
@@ -60,8 +62,18 @@ fn hold(folder: &Path, port: u16) -> Option<File> {
         .open(folder.join(port.to_string()))
         .ok()?;
     file.try_lock().ok()?;
-    TcpListener::bind(("127.0.0.1", port)).ok()?;
-    Some(file)
+    is_free(port).then_some(file)
+}
+
+/// Whether nobody listens there. Asked without listening: a program that another thread starts at this moment has a copy of the
+/// socket until it is itself, and would keep the port from whoever asks for it.
+fn is_free(port: u16) -> bool {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let bound = Socket::new(Domain::IPV4, Type::STREAM, None).and_then(|socket| {
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())
+    });
+    bound.is_ok()
 }
 
 /// `127.0.0.1:PORT` with a [`free_port`].

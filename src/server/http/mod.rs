@@ -29,6 +29,7 @@ mod connection;
 mod dump;
 mod error;
 mod health;
+mod host;
 mod intentions;
 mod json;
 mod local_agent;
@@ -104,6 +105,9 @@ pub struct HttpConfig {
     pub max_wait: Duration,
     /// How long a stopping server waits for requests to end. Default 5 seconds.
     pub stop_grace: Duration,
+    /// Whether requests are refused, with 403, whose `Host` is another name than `localhost`: for a loopback address where
+    /// whoever connects is let in, lest pages in a browser on the same machine reach it under a name of theirs. Default false.
+    pub local_hosts_only: bool,
     /// Whether calls are allowed that no intention speaks of, for `/v1/connect/intentions/check`. Default true.
     pub intention_default_allow: bool,
     /// The address that others reach this agent at, for display. Default 127.0.0.1.
@@ -132,6 +136,7 @@ impl Default for HttpConfig {
             default_wait: Duration::from_secs(300),
             max_wait: Duration::from_secs(600),
             stop_grace: Duration::from_secs(5),
+            local_hosts_only: false,
             intention_default_allow: true,
             advertise_address: SmolStr::new_static("127.0.0.1"),
             xds_plaintext_port: None,
@@ -340,6 +345,7 @@ pub fn router(state: &Arc<HttpState>) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), body::receive))
         .layer(from_fn_with_state(state.clone(), access::check))
+        .layer(from_fn_with_state(state.clone(), host::check))
         .layer(from_fn_with_state(state.clone(), admission::admit))
         .layer(from_fn_with_state(state.clone(), metrics::count))
         .layer(from_fn(connection::occupy))

@@ -71,6 +71,13 @@ impl Protection {
         )))
     }
 
+    /// Whether pages in browsers on this machine are to be kept out of an address: strangers don't reach it otherwise, but
+    /// whoever does is let in.
+    pub(super) fn keeps_pages_out(&self, address: SocketAddr) -> bool {
+        let known = self.tls_client_ca.is_some() || self.tokens.is_some();
+        address.ip().is_loopback() && !known && !self.insecure
+    }
+
     /// Reads the files, and follows them.
     ///
     /// # Errors

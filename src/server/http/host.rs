@@ -1,0 +1,115 @@
+//! Which names requests may be for, where whoever reaches the port may do anything: on a loopback address without tokens.
+//!
+//! A page that a browser on the same machine shows can have its own name lead to this address ("DNS rebinding"), and then ask
+//! here what it likes. The browser says in `Host` whom the page takes this for.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use super::HttpState;
+use super::error::HttpError;
+
+/// Refuses requests for a name that isn't this machine's own, if [`HttpConfig::local_hosts_only`] says so.
+///
+/// [`HttpConfig::local_hosts_only`]: super::HttpConfig::local_hosts_only
+pub(super) async fn check(
+    State(state): State<Arc<HttpState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !state.config().local_hosts_only {
+        return next.run(request).await;
+    }
+    match foreign(request.uri(), request.headers()) {
+        None => next.run(request).await,
+        Some(host) => {
+            let text = format!(
+                "host {host:?} isn't this machine: ask for localhost or 127.0.0.1, or start the server with --tokens or --insecure \
+                 to have it answer to other names"
+            );
+            let mut response = HttpError::new(StatusCode::FORBIDDEN, text).into_response();
+            // The body isn't read: the connection can't be used again.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+            response
+        }
+    }
+}
+
+/// The host that a request is for, if it is another name than `localhost`. Addresses are no names: nobody can lead them here.
+/// No browser leaves the host out.
+fn foreign(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    let given = match uri.authority() {
+        Some(authority) => authority.as_str().to_owned(),
+        None => String::from_utf8_lossy(headers.get(header::HOST)?.as_bytes()).into_owned(),
+    };
+    let (name, rest) = match given.strip_prefix('[') {
+        Some(inner) => match inner.split_once(']') {
+            Some(parts) => parts,
+            None => return Some(given),
+        },
+        None => given.split_once(':').unwrap_or((&given, "")),
+    };
+    let port = rest.strip_prefix(':').unwrap_or(rest);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let name = name.to_ascii_lowercase();
+    let own = name == "localhost" || name.ends_with(".localhost");
+    let well_formed = port.bytes().all(|byte| byte.is_ascii_digit());
+    let known = own || name.parse::<IpAddr>().is_ok();
+    (!known || !well_formed).then_some(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(host: &str) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+        foreign(&Uri::from_static("/v1/agent/self"), &headers).is_some()
+    }
+
+    #[test]
+    fn c2_addresses_and_localhost_are_this_machines_and_other_names_arent() {
+        for own in [
+            "localhost",
+            "localhost:8500",
+            "LocalHost.:8500",
+            "mesh.localhost",
+            "127.0.0.1",
+            "127.0.0.1:8500",
+            "10.0.0.1:8500",
+            "[::1]:8500",
+            "[::1]",
+        ] {
+            assert!(!refused(own), "{own}");
+        }
+        for foreign in [
+            "evil.example",
+            "evil.example:8500",
+            "localhost.evil.example",
+            "notlocalhost",
+            "127.0.0.1.evil.example",
+            "127.0.0.1:8500@evil.example",
+            "[evil.example]:8500",
+            "[::1",
+            "",
+        ] {
+            assert!(refused(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn the_address_in_the_first_line_counts_before_the_header() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+        let uri = Uri::from_static("http://evil.example/v1/agent/self");
+        assert_eq!(foreign(&uri, &headers).as_deref(), Some("evil.example"));
+        assert_eq!(foreign(&Uri::from_static("/"), &HeaderMap::new()), None);
+    }
+}
