@@ -211,7 +211,7 @@ impl Parts {
             ip => ip.to_string(),
         };
         let http_config = HttpConfig {
-            local_hosts_only: plan.protection.keeps_pages_out(http),
+            local_hosts_only: plan.protection.keeps_pages_out(*http),
             intention_default_allow: plan.intention_default_allow,
             advertise_address: advertised.into(),
             xds_plaintext_port: guard.tls.is_none().then(|| xds.port()),
