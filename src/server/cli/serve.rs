@@ -47,7 +47,8 @@ pub(super) struct Args {
     /// A file of tokens and their rights: callers without one of them are refused. Read again when it changes.
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Listen on addresses that other machines reach though strangers aren't kept out there.
+    /// Listen on addresses that other machines reach though strangers aren't kept out there; and on any address answer HTTP
+    /// requests for any host.
     #[arg(long)]
     insecure: bool,
     /// What is logged: a level (error, warn, info, debug, trace), or levels by module as in RUST_LOG.

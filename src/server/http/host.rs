@@ -29,7 +29,7 @@ pub(super) async fn check(
         None => next.run(request).await,
         Some(host) => {
             let text = format!(
-                "host {host:?} isn't this machine: ask for localhost or 127.0.0.1, or start the server with --tokens or --insecure \
+                "host {host:?} is no name of this machine: ask for localhost or 127.0.0.1, or start the server with --tokens or --insecure \
                  to have it answer to other names"
             );
             let mut response = HttpError::new(StatusCode::FORBIDDEN, text).into_response();
@@ -41,8 +41,8 @@ pub(super) async fn check(
     }
 }
 
-/// The host that a request is for, if it is another name than `localhost`. Addresses are no names: nobody can lead them here.
-/// No browser leaves the host out.
+/// The host that a request is for, if it is a name that somebody elsewhere may lead here. That is neither an address, nor
+/// `localhost`, nor a name without a dot, which only this machine or its own network gives. No browser leaves the host out.
 fn foreign(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let given = match uri.authority() {
         Some(authority) => authority.as_str().to_owned(),
@@ -58,9 +58,14 @@ fn foreign(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let port = rest.strip_prefix(':').unwrap_or(rest);
     let name = name.strip_suffix('.').unwrap_or(name);
     let name = name.to_ascii_lowercase();
-    let own = name == "localhost" || name.ends_with(".localhost");
+    let own = (!name.contains('.') && !name.is_empty()) || name.ends_with(".localhost");
     let well_formed = port.bytes().all(|byte| byte.is_ascii_digit());
-    let known = own || name.parse::<IpAddr>().is_ok();
+    let address = name.parse::<IpAddr>().is_ok();
+    let known = if given.starts_with('[') {
+        address
+    } else {
+        own || address
+    };
     (!known || !well_formed).then_some(given)
 }
 
@@ -75,12 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn c2_addresses_and_localhost_are_this_machines_and_other_names_arent() {
+    fn c2_addresses_and_local_names_are_this_machines_and_names_in_a_domain_arent() {
         for own in [
             "localhost",
             "localhost:8500",
             "LocalHost.:8500",
             "mesh.localhost",
+            "proxycfg:8500",
             "127.0.0.1",
             "127.0.0.1:8500",
             "10.0.0.1:8500",
@@ -93,10 +99,12 @@ mod tests {
             "evil.example",
             "evil.example:8500",
             "localhost.evil.example",
-            "notlocalhost",
+            "not.localhosts",
             "127.0.0.1.evil.example",
             "127.0.0.1:8500@evil.example",
             "[evil.example]:8500",
+            "[evil]:8500",
+            "::1",
             "[::1",
             "",
         ] {
