@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, select};
 
-use crate::proxy::{Changed, CohortOutput, ProxyState};
+use crate::proxy::{Changed, CohortOutput, Issue, ProxyState};
 use crate::source::{QueryError, QueryId};
 use crate::sync::fault::{self, Point};
 
@@ -17,7 +17,7 @@ use super::core::{Core, CounterCells};
 use super::inputs::StepInputs;
 use super::lanes::{Herd, Token};
 use super::progress::{Gate, Gates};
-use super::registry::{Entry, RunState, Schedule, SnapshotRef, keep_wanted};
+use super::registry::{Entry, Meta, RunState, Schedule, SnapshotRef, keep_wanted};
 
 /// After this many runs from the fast lane in a row, one from the bulk lane has its turn.
 const MOST_FAST: u32 = 32;
@@ -208,6 +208,21 @@ enum RunEnd {
     Behind,
 }
 
+/// What a run that came to its end changes in the status.
+struct News {
+    ready: bool,
+    issues: Vec<Issue>,
+}
+
+impl News {
+    fn tell(self, meta: &mut Meta) {
+        // A fault is over: after one, all is built anew.
+        meta.fault = None;
+        meta.ready = self.ready;
+        meta.issues = self.issues.into();
+    }
+}
+
 /// One run of a state at a step.
 struct Pass<'r> {
     core: &'r Arc<Core>,
@@ -362,17 +377,14 @@ impl Pass<'_> {
             return;
         }
         let told = run.told.as_ref();
+        let mut news = None;
         if run.untold || !told.is_some_and(|told| told.is_same(cohort)) {
             run.untold = false;
             run.told = Some(cohort.clone());
             let mut issues = run.state.issues();
             issues.extend(cohort.issues().iter().cloned());
             let ready = run.state.is_ready(cohort) && !issues.iter().any(|issue| issue.blocks);
-            let mut meta = entry.meta.lock();
-            // A fault is over: after one, all is built anew.
-            meta.fault = None;
-            meta.ready = ready;
-            meta.issues = issues.into();
+            news = Some(News { ready, issues });
         }
         if let Some(snapshot) = run.state.snapshot(cohort, self.step.store.index())
             && run.unpublished.replace(snapshot).is_none()
@@ -380,23 +392,29 @@ impl Pass<'_> {
             // Reserved from now on, not from the end of the proxy's own interval: that would hold up all others.
             run.publish_at = run.publish_at.max(core.limit.reserve(now));
         }
-        self.publish_due(run);
+        self.publish_due(run, news);
         if let Some(due) = run.own_deadline.into_iter().chain(cohort.deadline()).min() {
             self.arm(run, due);
         }
     }
 
-    fn publish_due(&self, run: &mut RunState) {
-        let Some(snapshot) = run.unpublished.take() else {
-            return;
-        };
-        if run.publish_at > self.now {
-            run.unpublished = Some(snapshot);
-            self.arm(run, run.publish_at);
-            return;
+    fn publish_due(&self, run: &mut RunState, news: Option<News>) {
+        let due = run.publish_at <= self.now;
+        match run.unpublished.take() {
+            Some(snapshot) if due => {
+                run.publish_at = self.now + self.core.config.min_publish_interval;
+                self.publish(snapshot, news);
+            }
+            waits => {
+                if let Some(news) = news {
+                    news.tell(&mut self.entry.meta.lock());
+                }
+                if waits.is_some() {
+                    run.unpublished = waits;
+                    self.arm(run, run.publish_at);
+                }
+            }
         }
-        run.publish_at = self.now + self.core.config.min_publish_interval;
-        self.publish(snapshot);
     }
 
     /// Has the state run at a time, unless it will run before: every run arranges for what is still to come.
@@ -412,14 +430,25 @@ impl Pass<'_> {
     }
 
     /// Hands a snapshot to the watchers, unless the generation is over: checked under the cell's lock, so that nothing of a
-    /// deregistered generation is delivered (decision E6).
-    fn publish(&self, snapshot: SnapshotRef) {
+    /// deregistered generation is delivered (decision E6). The status is changed under that lock too: whoever has the snapshot
+    /// finds it in the status, and whom the status tells that all is well finds the snapshot.
+    fn publish(&self, snapshot: SnapshotRef, news: Option<News>) {
         let entry = self.entry;
         let _ = fault::hit(Point::Publish);
-        // First, so that whoever has the snapshot finds it in the status too.
-        entry.meta.lock().store_index = Some(snapshot.store_index);
         self.counters.published.fetch_add(1, Ordering::Relaxed);
-        if !entry.cell.publish_if(|_| !entry.is_retired(), snapshot) {
+        let store_index = snapshot.store_index;
+        let alive = |_: Option<&SnapshotRef>| {
+            if entry.is_retired() {
+                return false;
+            }
+            let mut meta = entry.meta.lock();
+            meta.store_index = Some(store_index);
+            if let Some(news) = news {
+                news.tell(&mut meta);
+            }
+            true
+        };
+        if !entry.cell.publish_if(alive, snapshot) {
             self.counters.published.fetch_sub(1, Ordering::Relaxed);
         }
     }
