@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::time::MissedTickBehavior;
 
 use crate::client;
 use crate::fleet::{Fleet, percentile};
@@ -15,8 +16,9 @@ const OTHERS: usize = 20;
 /// Between two rounds, so that the last acknowledgements are in.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Between two changes while a storm goes on.
-const BEAT: Duration = Duration::from_millis(20);
+/// From one change to the next while a storm goes on, unless the first isn't held by then. Each concerns every client, so a server
+/// that was given the next as soon as it is through with the last would bear more the faster it is.
+const BEAT: Duration = Duration::from_millis(250);
 
 /// How many proxies a row has beside `--proxies`.
 pub fn others(args: &Args) -> usize {
@@ -120,10 +122,12 @@ pub async fn storm(load: &mut Load<'_>) -> Result<(), String> {
         let began = Instant::now();
         load.connect(0).await;
         let (ready, deadline) = (main * (round + 1), began + crate::PATIENCE);
+        let mut beats = tokio::time::interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while load.fleet.ready() < ready {
+            beats.tick().await;
             load.writer.change(&others, 0).await?;
             until(&others, "told of the change", all, || others.holding()).await?;
-            tokio::time::sleep(BEAT).await;
             if Instant::now() > deadline {
                 return Err("not all come back in time".to_owned());
             }
