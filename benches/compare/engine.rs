@@ -102,6 +102,28 @@ impl Mesh {
         }
     }
 
+    /// The median time until all proxies follow an entry that is made of one value after another.
+    fn herds<V: Copy>(
+        &self,
+        metric: &str,
+        values: [V; 5],
+        entry: impl Fn(V) -> serde_json::Value,
+        follows: impl Fn(&SnapshotRef, V) -> bool,
+    ) {
+        let mut times = Vec::new();
+        for value in values {
+            let entry = entry(value);
+            let begin = Instant::now();
+            let index = self.write_entry(&entry);
+            settle(&self.engine, index);
+            times.push(begin.elapsed());
+            for (id, _) in &self.proxies {
+                assert!(follows(&ready(&self.engine, id), value), "{id} follows");
+            }
+        }
+        print(metric, milliseconds(percentile(&mut times, 50)), "ms");
+    }
+
     fn write_entry(&self, entry: &serde_json::Value) -> u64 {
         let entry = decode_document::<ConfigEntry>(&Value::from_json(entry));
         let entry = Box::new(entry.expect("an entry").0);
@@ -128,39 +150,18 @@ pub fn herd(size: &Size) {
     let mut watch = engine.manager.watch(&lonely);
     while endpoints_in(&next(&mut watch)) != 1 {}
 
+    mesh.herds("time", [7_000, 7_001, 7_002, 7_003, 7_004], |timeout| {
+        json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"local_connect_timeout_ms": timeout}})
+    }, |snapshot, timeout| {
+        snapshot.header.proxy.config["local_connect_timeout_ms"] == timeout
+    });
+    mesh.herds("intention", ["deny", "allow", "deny", "allow", "deny"], |action| {
+        json!({"Kind": "service-intentions", "Name": "*", "Sources": [{"Name": "*", "Action": action}]})
+    }, |snapshot, action| {
+        let proxycfg::snapshot::KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
+        sidecar.intentions.iter().map(|i| i.action.as_str()).eq([action])
+    });
     let mut times = Vec::new();
-    for round in 0..5 {
-        let milliseconds = 7_000 + round;
-        let entry = json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"local_connect_timeout_ms": milliseconds}});
-        let begin = Instant::now();
-        let index = mesh.write_entry(&entry);
-        settle(engine, index);
-        times.push(begin.elapsed());
-        for (id, _) in &mesh.proxies {
-            let snapshot = ready(engine, id);
-            let timeout = &snapshot.header.proxy.config["local_connect_timeout_ms"];
-            assert_eq!(*timeout, milliseconds, "{id} follows");
-        }
-    }
-    print("time", milliseconds(percentile(&mut times, 50)), "ms");
-
-    times.clear();
-    for action in ["deny", "allow"].into_iter().cycle().take(5) {
-        let entry = json!({"Kind": "service-intentions", "Name": "*", "Sources": [{"Name": "*", "Action": action}]});
-        let begin = Instant::now();
-        let index = mesh.write_entry(&entry);
-        settle(engine, index);
-        times.push(begin.elapsed());
-        for (id, _) in &mesh.proxies {
-            let snapshot = ready(engine, id);
-            let proxycfg::snapshot::KindSnapshot::ConnectProxy(sidecar) = &snapshot.kind;
-            let actions = sidecar.intentions.iter().map(|i| i.action.as_str());
-            assert!(actions.eq([action]), "{id} follows");
-        }
-    }
-    print("intention", milliseconds(percentile(&mut times, 50)), "ms");
-
-    times.clear();
     for round in 0..5 {
         let entry = json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"local_connect_timeout_ms": 8_000 + round}});
         let herd = mesh.write_entry(&entry);

@@ -64,15 +64,7 @@ impl<Id: Clone + Eq + Hash + Ord> Readers<Id> {
     /// The readers of any of these keys, sorted, each once.
     #[must_use]
     pub fn affected(&self, keys: &[Key]) -> Vec<Id> {
-        let mut ids: Vec<Id> = keys
-            .iter()
-            .filter_map(|key| self.by_key.get(key))
-            .flatten()
-            .cloned()
-            .collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
+        self.affected_with_few(keys, usize::MAX)
     }
 
     /// The readers of those of the keys that have at most `few`, sorted, each once.

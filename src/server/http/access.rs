@@ -10,7 +10,7 @@ use axum::extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request, 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 
 use super::HttpState;
 use super::error::HttpError;
@@ -148,13 +148,7 @@ pub(super) async fn check(
             parts.extensions.insert(grants);
             next.run(Request::from_parts(parts, body)).await
         }
-        Err(error) => {
-            let mut response = error.into_response();
-            // The body isn't read: the connection can't be used again.
-            let close = axum::http::HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
-            response
-        }
+        Err(error) => error.unread(),
     }
 }
 

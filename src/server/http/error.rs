@@ -119,6 +119,16 @@ impl From<EmbeddedError> for HttpError {
     }
 }
 
+impl HttpError {
+    /// The answer to a request whose body isn't read: its connection can't be used again.
+    pub fn unread(self) -> Response {
+        let mut response = self.into_response();
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+        response
+    }
+}
+
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         if self.status.is_server_error() {

@@ -3,13 +3,14 @@
 //! A page that a browser on the same machine shows can have its own name lead to this address ("DNS rebinding"), and then ask
 //! here what it likes. The browser says in `Host` whom the page takes this for.
 
-use std::net::IpAddr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 
 use super::HttpState;
 use super::error::HttpError;
@@ -32,11 +33,7 @@ pub(super) async fn check(
                 "host {host:?} is no name of this machine: ask for localhost or 127.0.0.1, or start the server with --tokens or --insecure \
                  to have it answer to other names"
             );
-            let mut response = HttpError::new(StatusCode::FORBIDDEN, text).into_response();
-            // The body isn't read: the connection can't be used again.
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
-            response
+            HttpError::new(StatusCode::FORBIDDEN, text).unread()
         }
     }
 }
@@ -48,29 +45,25 @@ fn foreign(uri: &Uri, headers: &HeaderMap) -> Option<String> {
         Some(authority) => authority.as_str().to_owned(),
         None => String::from_utf8_lossy(headers.get(header::HOST)?.as_bytes()).into_owned(),
     };
-    let (name, rest) = match given.strip_prefix('[') {
-        Some(inner) => match inner.split_once(']') {
-            Some(parts) => parts,
-            None => return Some(given),
-        },
-        None => given.split_once(':').unwrap_or((&given, "")),
+    let Ok(authority) = given.parse::<Authority>() else {
+        return Some(given);
     };
-    let port = rest.strip_prefix(':').unwrap_or(rest);
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let name = name.to_ascii_lowercase();
-    let own = (!name.contains('.') && !name.is_empty()) || name.ends_with(".localhost");
-    let well_formed = port.bytes().all(|byte| byte.is_ascii_digit());
-    let address = name.parse::<IpAddr>().is_ok();
-    let known = if given.starts_with('[') {
-        address
-    } else {
-        own || address
+    let host = authority.host().to_ascii_lowercase();
+    let known = match host.strip_prefix('[') {
+        Some(inner) => inner.trim_end_matches(']').parse::<Ipv6Addr>().is_ok(),
+        None => {
+            let name = host.trim_end_matches('.');
+            let local = !name.contains('.') || name.ends_with(".localhost");
+            local && !name.is_empty() || name.parse::<Ipv4Addr>().is_ok()
+        }
     };
-    (!known || !well_formed).then_some(given)
+    (!known).then_some(given)
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn refused(host: &str) -> bool {

@@ -105,7 +105,7 @@ pub struct HttpConfig {
     pub max_wait: Duration,
     /// How long a stopping server waits for requests to end. Default 5 seconds.
     pub stop_grace: Duration,
-    /// Whether requests are refused, with 403, whose `Host` is a name in a domain, `localhost` aside: for a loopback address where
+    /// Whether requests are refused, with 403, whose `Host` is a name with a dot, `*.localhost` aside: for a loopback address where
     /// whoever connects is let in, lest pages in a browser on the same machine reach it under a name of theirs. Default false.
     pub local_hosts_only: bool,
     /// Whether calls are allowed that no intention speaks of, for `/v1/connect/intentions/check`. Default true.

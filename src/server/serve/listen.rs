@@ -54,7 +54,7 @@ impl Protection {
     /// The protection isn't enough for the address.
     pub(super) fn check(&self, address: SocketAddr, flag: &str) -> Result<(), ServeError> {
         let encrypted = self.tls_files()?.is_some();
-        let known = self.tls_client_ca.is_some() || self.tokens.is_some();
+        let known = self.knows_callers();
         if self.insecure || address.ip().is_loopback() || (encrypted && known) {
             return Ok(());
         }
@@ -74,8 +74,12 @@ impl Protection {
     /// Whether pages in browsers on this machine are to be kept out of an address: strangers don't reach it otherwise, but
     /// whoever does is let in.
     pub(super) fn keeps_pages_out(&self, address: SocketAddr) -> bool {
-        let known = self.tls_client_ca.is_some() || self.tokens.is_some();
-        address.ip().is_loopback() && !known && !self.insecure
+        address.ip().is_loopback() && !self.knows_callers() && !self.insecure
+    }
+
+    /// Whether callers have to show who they are.
+    fn knows_callers(&self) -> bool {
+        self.tls_client_ca.is_some() || self.tokens.is_some()
     }
 
     /// Reads the files, and follows them.
